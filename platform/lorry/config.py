@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 
 def lorry_home() -> Path:
@@ -60,15 +63,27 @@ class TierConfig:
     fetch_threads: int = 2
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
+    """``spin_count``: how long an idle OpenMP thread spins before it sleeps, in libgomp's units. A little
+    (about 10 us) lets a decode step's small products run without a wake-up each; a lot burns a core that
+    others could use."""
+
     base_dir: Path
     store: StoreConfig
     tiers: TierConfig
     scheduler: SchedulerConfig = SchedulerConfig()
     memory: MemoryConfig = MemoryConfig()
     dtype: str = "bfloat16"
-    threads: int = field(default_factory=lambda: max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+    threads: int = field(default_factory=usable_cores)
+    spin_count: int = 3000
     replica: str = "engine-0"
 
 
@@ -86,6 +101,29 @@ class GatewayConfig:
     drain_seconds: float = 20.0
 
 
+T = TypeVar("T")
+
+
+def to_plain(config: Any) -> Any:
+    """A configuration as JSON-ready values, secrets included: for a pipe to a child, never for a log."""
+    if is_dataclass(config):
+        return {f.name: to_plain(getattr(config, f.name)) for f in fields(config)}
+    return str(config) if isinstance(config, Path) else config
+
+
+def from_plain(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The inverse of ``to_plain``. Raises TypeError for an unknown or missing key."""
+    hints = typing.get_type_hints(kind)
+    built: dict[str, Any] = {}
+    for name, value in values.items():
+        hint = hints.get(name)
+        if isinstance(value, Mapping) and isinstance(hint, type):
+            built[name] = from_plain(hint, value)
+        else:
+            built[name] = Path(value) if hint is Path else value
+    return kind(**built)
+
+
 __all__ = [
     "EngineConfig",
     "GatewayConfig",
@@ -93,5 +131,8 @@ __all__ = [
     "SchedulerConfig",
     "StoreConfig",
     "TierConfig",
+    "from_plain",
     "lorry_home",
+    "to_plain",
+    "usable_cores",
 ]

@@ -1,1 +1,15 @@
+"""The Python client::
 
+from lorry.client import Client
+
+with Client("127.0.0.1:50061", "lorry_...") as client:
+    answer = client.generate("tenants/acme/adapters/pirate", messages=[{"role": "user", "content": "Hi"}])
+    print(answer.text, answer.resolved.sha256)
+"""
+
+from lorry.client.aio import AsyncClient, AsyncStream
+from lorry.client.requests import GenerateParams, Message
+from lorry.client.results import Delta, Result
+from lorry.client.sync import Client, Stream
+
+__all__ = ["AsyncClient", "AsyncStream", "Client", "Delta", "GenerateParams", "Message", "Result", "Stream"]

@@ -10,14 +10,52 @@ from lorry.errors import FieldViolation, UnsupportedBase
 from lorry.layers.sites import SITE_SLICES, LoraSite, Site
 
 _HARMLESS = frozenset(
-    """_name_or_path architectures attention_dropout bos_token_id dtype eos_token_id hidden_act hidden_size
-    initializer_range intermediate_size max_position_embeddings model_type num_attention_heads
-    num_hidden_layers num_key_value_heads head_dim pad_token_id pretraining_tp rms_norm_eps rope_theta
-    rope_parameters rope_scaling tie_word_embeddings torch_dtype transformers_version use_cache vocab_size
-    attention_bias mlp_bias is_llama_config rope_interleaved transformers.js_config unsloth_fixed
-    return_dict output_hidden_states output_attentions chunk_size_feed_forward id2label label2id
-    problem_type is_encoder_decoder tokenizer_class""".split()
+    {
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "bos_token_id",
+        "dtype",
+        "eos_token_id",
+        "hidden_act",
+        "hidden_size",
+        "initializer_range",
+        "intermediate_size",
+        "max_position_embeddings",
+        "model_type",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "head_dim",
+        "pad_token_id",
+        "pretraining_tp",
+        "rms_norm_eps",
+        "rope_theta",
+        "rope_parameters",
+        "rope_scaling",
+        "tie_word_embeddings",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+        "vocab_size",
+        "attention_bias",
+        "mlp_bias",
+        "is_llama_config",
+        "rope_interleaved",
+        "transformers.js_config",
+        "unsloth_fixed",
+        "return_dict",
+        "output_hidden_states",
+        "output_attentions",
+        "chunk_size_feed_forward",
+        "id2label",
+        "label2id",
+        "problem_type",
+        "is_encoder_decoder",
+        "tokenizer_class",
+    }
 )
+# Keys of config.json that are computed, or that change nothing at inference.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,46 @@
+"""The registry: tenants, keys, bases, adapters, versions, grants, pins; and its snapshot for the hot path."""
 
+from lorry.registry.adapters.uploads import UploadLimits
+from lorry.registry.adapters.versions import ObjectSink, Validator
+from lorry.registry.authz import Caller, Role, VerifiedTenantId, verify_tenant
+from lorry.registry.bootstrap import Bootstrap, bootstrap, issue_admin_key
+from lorry.registry.entries import BaseModelEntry, VersionState
+from lorry.registry.facade import Registry
+from lorry.registry.keys import Peppers
+from lorry.registry.migrating import alembic_config, migrate, migrate_sync
+from lorry.registry.paging import Page, PageRequest
+from lorry.registry.secretfiles import SecretError, Secrets, load_secrets
+from lorry.registry.snapshot import Resolution, Snapshot
+from lorry.registry.source import SnapshotSource
+from lorry.registry.usage.service import Usage, UsageLedger, new_ledger_id
+
+__all__ = [
+    "BaseModelEntry",
+    "Bootstrap",
+    "Caller",
+    "ObjectSink",
+    "Page",
+    "PageRequest",
+    "Peppers",
+    "Registry",
+    "Resolution",
+    "Role",
+    "SecretError",
+    "Secrets",
+    "Snapshot",
+    "SnapshotSource",
+    "UploadLimits",
+    "Usage",
+    "UsageLedger",
+    "Validator",
+    "VerifiedTenantId",
+    "VersionState",
+    "alembic_config",
+    "bootstrap",
+    "issue_admin_key",
+    "load_secrets",
+    "migrate",
+    "migrate_sync",
+    "new_ledger_id",
+    "verify_tenant",
+]

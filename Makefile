@@ -1,0 +1,88 @@
+# One word per task. `make` alone prints this list. Works with GNU make 3.81 and newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := server,demo,dev
+TORCH := 2.13.0
+PYTORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PACKAGES := lorry lorry_kernels lorry_admin lorry_migrations
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+PROTO_OUT ?= $(CURDIR)/platform
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv model demo serve fmt lint types contracts test soak bench proto migrate ci clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: $(STAMP) ## make .venv with everything for development (the CPU build of torch where there is no NVIDIA GPU)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@if [ "$$(uname -s)" = Linux ] && ! nvidia-smi -L >/dev/null 2>&1; then \
+	  echo "torch $(TORCH), CPU build"; \
+	  $(PIP) install -q -c constraints.txt "torch==$(TORCH)+cpu" 2>$(VENV)/torch.log || \
+	  $(PIP) install -q -c constraints.txt "torch==$(TORCH)+cpu" --extra-index-url $(PYTORCH_CPU_INDEX) || \
+	  { cat $(VENV)/torch.log; exit 1; }; \
+	else \
+	  echo "torch $(TORCH)"; \
+	  $(PIP) install -q -c constraints.txt "torch==$(TORCH)"; \
+	fi
+	@echo "lorry[$(EXTRAS)]"
+	@$(PIP) install -q -c constraints.txt -e ".[$(EXTRAS)]"
+	@touch $@
+
+model: venv ## prepare the demo's base model under LORRY_HOME (once, about 93 MB to download)
+	@$(BIN)/python -m lorry.cli.model
+
+demo: venv ## the main job on a real model: many tenants, many adapters, one base
+	@$(BIN)/lorry demo $(ARGS)
+
+serve: venv ## run the platform here and keep it running
+	@$(BIN)/lorry serve $(ARGS)
+
+fmt: venv ## format and sort imports
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+lint: venv ## ruff, formatting, buf
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/buf lint
+
+types: venv ## mypy, strict
+	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	MYPYPATH=examples:benchmarks $(BIN)/mypy examples benchmarks tests
+
+contracts: venv ## the one way down of imports
+	$(BIN)/lint-imports --no-cache
+
+test: model ## run the tests (ARGS="tests/unit -k name" for some of them)
+	$(PYTEST) -m "not soak" --durations=10 $(ARGS)
+
+soak: model ## run the full size of the tests that have a small one
+	$(PYTEST) -m soak --durations=0 $(ARGS)
+
+bench: model ## tokens/s, TTFT and inter-token latency beside transformers + peft
+	@$(BIN)/python benchmarks/bench_serving.py $(ARGS)
+
+proto: venv ## regenerate the protobuf modules
+	@cd proto && PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I. --python_out="$(PROTO_OUT)" \
+	  --grpc_python_out="$(PROTO_OUT)" --mypy_out=quiet:"$(PROTO_OUT)" --mypy_grpc_out=quiet:"$(PROTO_OUT)" \
+	  $$(find lorry -name '*.proto' | sort)
+
+migrate: venv ## bring the registry's database to the newest schema
+	@$(BIN)/lorry migrate $(ARGS)
+
+ci: ## what CI runs, in its order
+	@.ci/run
+
+clean: ## remove caches and build output, not .venv and not LORRY_HOME
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find platform kernels admin migrations tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

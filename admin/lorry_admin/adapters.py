@@ -1,0 +1,112 @@
+"""AdapterAdminService: translates between the API and the registry's services, and decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+
+from lorry.api.v1 import adapter_admin_pb2 as pb
+from lorry.api.v1 import adapter_admin_pb2_grpc as pb_grpc
+from lorry.errors import InvalidRequest
+from lorry.registry import PageRequest, Registry
+from lorry.registry.adapters.versions import VersionService
+from lorry.registry.names import AdapterName, parse_adapter, parse_base, parse_tenant, parse_upload, parse_version
+from lorry_admin import messages
+from lorry_admin.access import Access
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class AdapterAdmin(pb_grpc.AdapterAdminServiceServicer):
+    """Errors go through as LorryError: the server needs ``lorry.api.status.ErrorInterceptor``."""
+
+    def __init__(self, access: Access, registry: Registry, versions: VersionService) -> None:
+        self._access = access
+        self._adapters = registry.adapters
+        self._versions = versions
+
+    async def CreateAdapter(self, request: pb.CreateAdapterRequest, context: Context) -> pb.Adapter:
+        caller = await self._access.caller(context)
+        tenant = parse_tenant("parent", request.parent)
+        row = await self._adapters.create(caller, tenant, request.adapter_id, request.display_name, request.request_id)
+        return messages.adapter(tenant, row)
+
+    async def GetAdapter(self, request: pb.GetAdapterRequest, context: Context) -> pb.Adapter:
+        caller = await self._access.caller(context)
+        name = parse_adapter("name", request.name)
+        return messages.adapter(name.tenant, await self._adapters.get(caller, name))
+
+    async def ListAdapters(self, request: pb.ListAdaptersRequest, context: Context) -> pb.ListAdaptersResponse:
+        caller = await self._access.caller(context)
+        tenant = parse_tenant("parent", request.parent)
+        page = await self._adapters.list(caller, tenant, PageRequest.of(request.page_size, request.page_token))
+        rows = [messages.adapter(tenant, row) for row in page.rows]
+        return pb.ListAdaptersResponse(adapters=rows, next_page_token=page.next_token)
+
+    async def CreateUpload(self, request: pb.CreateUploadRequest, context: Context) -> pb.Upload:
+        caller = await self._access.caller(context)
+        name = parse_adapter("parent", request.parent)
+        state = await self._versions.create_upload(caller, name)
+        return messages.upload(name.bare, state, self._versions.limits)
+
+    async def GetUpload(self, request: pb.GetUploadRequest, context: Context) -> pb.Upload:
+        caller = await self._access.caller(context)
+        name, upload = parse_upload("name", request.name)
+        state = await self._versions.get_upload(caller, name, upload)
+        return messages.upload(name.bare, state, self._versions.limits)
+
+    async def PutChunk(self, request: pb.PutChunkRequest, context: Context) -> pb.PutChunkResponse:
+        caller = await self._access.caller(context)
+        name, upload = parse_upload("upload", request.upload)
+        received = await self._versions.put_chunk(
+            caller, name, upload, request.file, request.offset, request.data, request.sha256
+        )
+        return pb.PutChunkResponse(received_bytes=received)
+
+    async def CreateAdapterVersion(
+        self, request: pb.CreateAdapterVersionRequest, context: Context
+    ) -> pb.AdapterVersion:
+        caller = await self._access.caller(context)
+        name = parse_adapter("parent", request.parent)
+        of, upload = parse_upload("upload", request.upload)
+        if of != name:
+            raise InvalidRequest.field("upload", f"belongs to {of.bare}, not to {name.bare}; use one of this adapter")
+        base = parse_base("base", request.base)
+        if request.validate_only:
+            found, row = await self._versions.examine(caller, name, upload, base, request.expected_sha256)
+            return messages.candidate(name.bare, found, row)
+        made = await self._versions.create(caller, name, upload, base, request.expected_sha256, request.request_id)
+        return messages.version(name.bare, made, full=True)
+
+    async def GetAdapterVersion(self, request: pb.GetAdapterVersionRequest, context: Context) -> pb.AdapterVersion:
+        caller = await self._access.caller(context)
+        name = parse_version("name", request.name)
+        return messages.version(name.bare, await self._versions.get(caller, name), full=True)
+
+    async def ListAdapterVersions(
+        self, request: pb.ListAdapterVersionsRequest, context: Context
+    ) -> pb.ListAdapterVersionsResponse:
+        caller = await self._access.caller(context)
+        name = parse_adapter("parent", request.parent)
+        page = await self._versions.list(caller, name, PageRequest.of(request.page_size, request.page_token))
+        rows = [messages.version(name.bare, row, full=False) for row in page.rows]
+        return pb.ListAdapterVersionsResponse(versions=rows, next_page_token=page.next_token)
+
+    async def QuarantineAdapterVersion(
+        self, request: pb.QuarantineAdapterVersionRequest, context: Context
+    ) -> pb.AdapterVersion:
+        caller = await self._access.caller(context)
+        name = parse_version("name", request.name)
+        row = await self._versions.quarantine(caller, name, request.reason)
+        return messages.version(name.bare, row, full=True)
+
+    async def SetAlias(self, request: pb.SetAliasRequest, context: Context) -> pb.Alias:
+        caller = await self._access.caller(context)
+        name = parse_adapter("parent", request.parent)
+        row = await self._adapters.set_alias(caller, name, request.alias_id, request.version)
+        shown = AdapterName(name.tenant, name.adapter, alias=row.name)
+        return pb.Alias(name=str(shown), version=request.version, revision=row.revision)
+
+
+__all__ = ["AdapterAdmin"]

@@ -1,0 +1,166 @@
+"""Rows of the registry to messages of the admin API."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
+from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
+from lorry.registry import Role
+from lorry.registry.adapters.uploads import UploadLimits, UploadState
+from lorry.registry.adapters.versions import Candidate
+from lorry.registry.db import tables
+
+_ROLES: dict[str, tenant_pb.Role.ValueType] = {
+    Role.PLATFORM_ADMIN: tenant_pb.ROLE_PLATFORM_ADMIN,
+    Role.OWNER: tenant_pb.ROLE_OWNER,
+    Role.MEMBER: tenant_pb.ROLE_MEMBER,
+}
+
+
+def timestamp(value: datetime | None) -> Timestamp | None:
+    if value is None:
+        return None
+    found = Timestamp()
+    found.FromDatetime(value)
+    return found
+
+
+def role_name(value: int) -> str:
+    """The registry's word for a role of the API; "" for one that is none."""
+    return next((name for name, number in _ROLES.items() if number == value), "")
+
+
+def tenant(row: tables.Tenant) -> tenant_pb.Tenant:
+    return tenant_pb.Tenant(
+        name=f"tenants/{row.name}",
+        uid=row.id,
+        display_name=row.display_name,
+        suspended=row.suspended,
+        create_time=timestamp(row.created_at),
+    )
+
+
+def api_key(tenant_name: str, row: tables.ApiKey) -> tenant_pb.ApiKey:
+    return tenant_pb.ApiKey(
+        name=f"tenants/{tenant_name}/apiKeys/{row.id}",
+        principal=row.principal.name,
+        role=_ROLES[row.principal.role],
+        last_four=row.last_four,
+        create_time=timestamp(row.created_at),
+        expire_time=timestamp(row.expires_at),
+        revoke_time=timestamp(row.revoked_at),
+    )
+
+
+def base_model(row: tables.BaseModel) -> tenant_pb.BaseModel:
+    return tenant_pb.BaseModel(
+        name=f"models/{row.name}",
+        base_sha256=row.base_sha256,
+        tokenizer_sha256=row.tokenizer_sha256,
+        context_tokens=row.context_tokens,
+        config_json=json.dumps(row.config, sort_keys=True),
+        create_time=timestamp(row.created_at),
+    )
+
+
+def grant(tenant_name: str, row: tables.Grant) -> tenant_pb.Grant:
+    if row.adapter is not None:
+        resource = f"tenants/{row.adapter.tenant.name}/adapters/{row.adapter.name}"
+    else:
+        assert row.base is not None
+        resource = f"models/{row.base.name}"
+    return tenant_pb.Grant(
+        name=f"tenants/{tenant_name}/grants/{row.id}",
+        resource=resource,
+        create_time=timestamp(row.created_at),
+        revoke_time=timestamp(row.revoked_at),
+    )
+
+
+def adapter(tenant_name: str, row: tables.Adapter) -> adapter_pb.Adapter:
+    return adapter_pb.Adapter(
+        name=f"tenants/{tenant_name}/adapters/{row.name}",
+        uid=row.id,
+        display_name=row.display_name,
+        create_time=timestamp(row.created_at),
+        last_version=row.last_version,
+    )
+
+
+def upload(adapter_name: str, state: UploadState, limits: UploadLimits) -> adapter_pb.Upload:
+    expires = Timestamp()
+    expires.FromMilliseconds(round(state.expires_at * 1000))
+    return adapter_pb.Upload(
+        name=f"{adapter_name}/uploads/{state.id}",
+        files=[adapter_pb.UploadFile(path=path, received_bytes=size) for path, size in state.files.items()],
+        max_chunk_bytes=limits.max_chunk_bytes,
+        max_file_bytes=limits.max_file_bytes,
+        max_files=limits.max_files,
+        expire_time=expires,
+    )
+
+
+def version(adapter_name: str, row: tables.AdapterVersion, *, full: bool) -> adapter_pb.AdapterVersion:
+    """``row.base`` must be loaded, and ``row.files`` where ``full``."""
+    found = adapter_pb.AdapterVersion(
+        name=f"{adapter_name}/versions/{row.number}",
+        version=row.number,
+        sha256=row.sha256,
+        base=f"models/{row.base.name}",
+        base_sha256=row.base.base_sha256,
+        state=adapter_pb.AdapterVersionState.Value(f"ADAPTER_VERSION_STATE_{row.state}"),
+        state_reason=row.state_reason,
+        rank=row.rank,
+        size_bytes=row.size_bytes,
+        create_time=timestamp(row.created_at),
+    )
+    if full:
+        found.files.extend(
+            adapter_pb.AdapterVersionFile(path=file.path, size=file.size_bytes, sha256=file.sha256)
+            for file in row.files
+        )
+        found.checks.extend(_check(check) for check in row.report["checks"])
+    return found
+
+
+def candidate(adapter_name: str, found: Candidate, base: tables.BaseModel) -> adapter_pb.AdapterVersion:
+    """What ``validate_only`` answers: the version as it would be, without a number."""
+    return adapter_pb.AdapterVersion(
+        name=f"{adapter_name}/versions/",
+        sha256=found.sha256,
+        base=f"models/{base.name}",
+        base_sha256=base.base_sha256,
+        rank=found.report.rank,
+        size_bytes=sum(file.size for file in found.files),
+        files=[adapter_pb.AdapterVersionFile(path=f.path, size=f.size, sha256=f.sha256) for f in found.files],
+        checks=[_check(check) for check in found.report.to_dict()["checks"]],
+    )
+
+
+def _check(row: dict[str, Any]) -> adapter_pb.ValidationCheck:
+    return adapter_pb.ValidationCheck(
+        id=row["id"],
+        outcome=row["outcome"],
+        message=row["message"],
+        value="" if row["value"] is None else str(row["value"]),
+        limit="" if row["limit"] is None else str(row["limit"]),
+    )
+
+
+__all__ = [
+    "adapter",
+    "api_key",
+    "base_model",
+    "candidate",
+    "grant",
+    "role_name",
+    "tenant",
+    "timestamp",
+    "upload",
+    "version",
+]

@@ -1,0 +1,100 @@
+"""Python arguments as a GenerateRequest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from lorry.api.v1 import generate_pb2 as pb
+from lorry.errors import InvalidRequest
+
+_COLD_LOAD: Mapping[str, pb.ColdLoad.ValueType] = {"wait": pb.COLD_LOAD_WAIT, "reject": pb.COLD_LOAD_REJECT}
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
+_STOPPING = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos")
+
+Message = Mapping[str, str]
+"""``{"role": "user", "content": "..."}``"""
+
+
+class GenerateParams(TypedDict, total=False):
+    """Meanings, ranges and defaults are those of ``generate.proto``; what is left out is the server's default.
+
+    ``want_token_ids``: ids beside the text. ``flush``: every token at once. ``cold_load``: wait for an adapter
+    that is not loaded, or have the request rejected (AdapterCold).
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    max_tokens: int
+    min_tokens: int
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    include_stop: bool
+    ignore_eos: bool
+    expected_sha256: str
+    request_id: str
+    cold_load: Literal["wait", "reject"]
+    queue_timeout_s: float
+    want_token_ids: bool
+    flush: bool
+
+
+def build_request(
+    model: str,
+    prompt: str | None,
+    messages: Sequence[Message] | None,
+    token_ids: Sequence[int] | None,
+    params: GenerateParams,
+) -> pb.GenerateRequest:
+    """Raises InvalidRequest for what cannot even be written down; the server judges the rest."""
+    if sum(given is not None for given in (prompt, messages, token_ids)) != 1:
+        raise InvalidRequest.field("prompt", "give exactly one of prompt, messages and token_ids")
+    unknown = set(params) - GenerateParams.__optional_keys__
+    if unknown:
+        raise TypeError(f"unknown parameters: {', '.join(sorted(unknown))}")
+    given = dict(params)
+    if isinstance(given.get("stop"), str):
+        given["stop"] = [given["stop"]]
+    try:
+        request = pb.GenerateRequest(
+            model=model,
+            request_id=params.get("request_id", ""),
+            expected_sha256=params.get("expected_sha256", ""),
+            sampling=pb.SamplingParams(**{name: given[name] for name in _SAMPLING if name in given}),  # type: ignore[arg-type]
+            stopping=pb.StoppingParams(**{name: given[name] for name in _STOPPING if name in given}),  # type: ignore[arg-type]
+            cold_load=_COLD_LOAD[params.get("cold_load", "wait")],
+        )
+        if params.get("want_token_ids"):
+            request.output.token_ids = True
+        if params.get("flush"):
+            request.output.flush = True
+        if "queue_timeout_s" in params:
+            request.queue_timeout.FromNanoseconds(round(params["queue_timeout_s"] * 1e9))
+        if prompt is not None:
+            request.prompt = prompt
+        elif messages is not None:
+            request.chat.CopyFrom(_chat(messages))
+        else:
+            request.token_ids.CopyFrom(pb.TokenIds(ids=token_ids))
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidRequest(f"request: a value does not fit its field: {error}") from error
+    return request
+
+
+def _chat(messages: Sequence[Message]) -> pb.Chat:
+    return pb.Chat(messages=[pb.ChatMessage(role=m["role"], content=m["content"]) for m in messages])
+
+
+def count_request(model: str, prompt: str | None, messages: Sequence[Message] | None) -> pb.CountTokensRequest:
+    """Raises InvalidRequest unless exactly one of ``prompt`` and ``messages`` is given."""
+    if (prompt is None) == (messages is None):
+        raise InvalidRequest.field("prompt", "give exactly one of prompt and messages")
+    if prompt is not None:
+        return pb.CountTokensRequest(model=model, prompt=prompt)
+    return pb.CountTokensRequest(model=model, chat=_chat(messages or ()))
+
+
+__all__ = ["GenerateParams", "Message", "build_request", "count_request"]

@@ -1,0 +1,143 @@
+"""Adapter storage on the CPU device: the row arena and the slot table that says what lies in it.
+
+Every site has ``rows`` rank rows (``chunks * chunk_rank``); a chunk is the same ``chunk_rank`` rows at
+every site, so an adapter's rows are the same everywhere and any free chunks serve. Rows that nobody owns
+hold zeros or the finite remains of an adapter that left; they are masked in every product.
+
+The slot table is the source of provenance: the digest in it was written together with the bytes, and
+``verify`` shows that the bytes are still those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lorry.adapters.image import DeviceImage
+from lorry.errors import AdapterLoadFailed, SlotIntegrity
+from lorry.ids import AdapterDigest, Generation, SlotId
+from lorry.layers.sites import SITE_SLICES, Site
+from lorry.layers.spec import DecoderSpec
+from lorry.models.decoder import SiteWeights
+from lorry.scheduler.plan import SlotLoad
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEntry:
+    """What was loaded: ``rows`` are arena rows in rank order; ``sums`` are the bytes' checksum."""
+
+    generation: Generation
+    digest: AdapterDigest
+    rows: tuple[int, ...]
+    sums: tuple[int, ...]
+
+
+class AdapterArena:
+    """All adapters on the device. One thread (the step loop) owns it."""
+
+    def __init__(self, spec: DecoderSpec, chunks: int, chunk_rank: int) -> None:
+        self._spec = spec
+        self._chunk_rank = chunk_rank
+        rows = chunks * chunk_rank
+        self._a: dict[Site, Tensor] = {}
+        self._b: dict[Site, tuple[Tensor, ...]] = {}
+        for site, names in SITE_SLICES.items():
+            width = spec.slice_shape(names[0])[1]
+            self._a[site] = torch.zeros(spec.layers, rows, len(names), width)
+            self._b[site] = tuple(torch.zeros(spec.layers, rows, spec.slice_shape(name)[0]) for name in names)
+        self._sites = {
+            (layer, site): SiteWeights(self._a[site][layer], tuple(b[layer] for b in self._b[site]))
+            for layer in range(spec.layers)
+            for site in Site
+        }
+        self._slots: dict[SlotId, SlotEntry] = {}
+        self._verified_at: dict[SlotId, int] = {}
+
+    @staticmethod
+    def chunk_bytes(spec: DecoderSpec, chunk_rank: int) -> int:
+        return spec.lora_row_elements * chunk_rank * 4
+
+    @property
+    def sites(self) -> Mapping[tuple[int, Site], SiteWeights]:
+        return self._sites
+
+    def entry(self, slot: SlotId) -> SlotEntry | None:
+        return self._slots.get(slot)
+
+    def slot_of(self, digest: AdapterDigest) -> SlotId:
+        """Raises SlotIntegrity where no slot holds it."""
+        for slot, entry in self._slots.items():
+            if entry.digest == digest:
+                return slot
+        raise SlotIntegrity(f"no slot holds adapter {digest}")
+
+    def load(self, load: SlotLoad, image: DeviceImage, step: int) -> None:
+        """Copies the image into its chunks, then publishes the slot. Raises AdapterLoadFailed, nothing
+        published, where image and plan disagree or the host copy is damaged."""
+        rows = [c * self._chunk_rank + i for c in load.chunks for i in range(self._chunk_rank)]
+        if image.digest != load.digest or image.rank > len(rows):
+            raise AdapterLoadFailed(
+                f"adapter {load.digest}: the host image is {image.digest}, rank {image.rank}, for {len(rows)} rows"
+            )
+        self._slots.pop(load.slot, None)
+        index = slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else torch.tensor(rows)
+        for site in Site:
+            for target in (self._a[site], *self._b[site]):
+                target[:, index] = 0.0
+        used = rows[: image.rank]
+        index = slice(used[0], used[-1] + 1) if used == list(range(used[0], used[-1] + 1)) else torch.tensor(used)
+        for (layer, site), part in image.sites.items():
+            self._a[site][layer, index] = part.a.to(torch.float32)
+            for target, source in zip(self._b[site], part.b, strict=True):
+                if source is not None:
+                    target[layer, index] = source.to(torch.float32)
+        self._slots[load.slot] = SlotEntry(load.generation, load.digest, tuple(rows), self._sums(rows))
+        self._verified_at[load.slot] = step
+
+    def unload(self, slot: SlotId) -> None:
+        self._slots.pop(slot, None)
+        self._verified_at.pop(slot, None)
+
+    def verify(self, slot: SlotId, step: int, max_age_steps: int = 0) -> None:
+        """Reads the slot's bytes again and compares. Raises SlotIntegrity and unpublishes the slot where
+        they changed. Skipped if it was done at most ``max_age_steps`` before ``step``."""
+        entry = self._slots.get(slot)
+        if entry is None:
+            raise SlotIntegrity(f"slot {slot} is empty")
+        if step - self._verified_at.get(slot, -(1 << 60)) <= max_age_steps:
+            return
+        if self._sums(entry.rows) != entry.sums:
+            self.unload(slot)
+            raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
+        self._verified_at[slot] = step
+
+    def check_integrity(self) -> None:
+        """Every slot's bytes, and no row in two slots. Raises SlotIntegrity."""
+        seen: dict[int, SlotId] = {}
+        for slot, entry in list(self._slots.items()):
+            for row in entry.rows:
+                if seen.setdefault(row, slot) != slot:
+                    raise SlotIntegrity(f"arena row {row} belongs to slots {seen[row]} and {slot}")
+            if self._sums(entry.rows) != entry.sums:
+                raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
+
+    def _sums(self, rows: Sequence[int]) -> tuple[int, ...]:
+        """Wrapping int64 sums of the raw bytes, one for each operand, layer and half of the rows: swapped or
+        overwritten rows of another adapter change them."""
+        sums: list[Tensor] = []
+        low, high = min(rows), max(rows) + 1
+        contiguous = high - low == len(rows)
+        for site in Site:
+            for operand in (self._a[site], *self._b[site]):
+                own = operand[:, low:high] if contiguous else operand[:, list(rows)]
+                if own.shape[-1] % 2 == 0:
+                    sums.append(own.view(torch.int64).flatten(1).sum(1))
+                else:
+                    sums.append(own.view(torch.int32).flatten(1).sum(1))
+        return tuple(torch.cat(sums).tolist())
+
+
+__all__ = ["AdapterArena", "SlotEntry"]

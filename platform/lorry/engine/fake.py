@@ -1,0 +1,262 @@
+"""An engine without a model: deterministic tokens, the whole contract, and faults on demand. For tests."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from lorry.engine.contract import (
+    EngineClient,
+    EngineEvent,
+    EngineInfo,
+    EngineRequest,
+    Finished,
+    Provenance,
+    Started,
+    Tokens,
+)
+from lorry.errors import (
+    AdapterCold,
+    DeadlineExceeded,
+    EngineUnavailable,
+    FailedPrecondition,
+    InvalidRequest,
+    LorryError,
+)
+from lorry.text import Detokenizer, StopMatcher, Tokenizer
+
+
+class FaultKind(StrEnum):
+    """``DIE``: the whole engine, as if its process were killed. ``HANG``: for ever. ``LATE``: until
+    ``FakeEngine.release`` is set. ``END``: the iterator ends without Finished. ``FAIL``: ``Fault.error`` is raised.
+    ``PROVENANCE``: the next event that states one states ``Fault.provenance`` instead."""
+
+    DIE = "die"
+    HANG = "hang"
+    LATE = "late"
+    END = "end"
+    FAIL = "fail"
+    PROVENANCE = "provenance"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Strikes before event ``at`` of a request: 0 is Started, 1 the first Tokens, -1 Finished."""
+
+    kind: FaultKind
+    at: int = 0
+    error: LorryError | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Live:
+    request: EngineRequest
+    most: int = 1
+    fewest: int = 1_000_000
+
+
+class FakeEngine(EngineClient):
+    """Token i depends on (adapter digest, prompt, i), and on the seed where the temperature is not 0.
+
+    ``script`` names a request's tokens instead (``eos_ids`` among them stop it); ``fault`` its fault. Every event
+    takes one turn of the loop, so requests interleave as in a batch.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, info: EngineInfo, eos_ids: frozenset[int] = frozenset()) -> None:
+        self._tokenizer = tokenizer
+        self._info = info
+        self._eos = eos_ids
+        self._plain = [i for i in range(tokenizer.vocabulary) if tokenizer.token(i) is not None]
+        self._live: dict[int, _Live] = {}
+        self._loaded: set[str] = set()
+        self._count = 0
+        self._death: asyncio.Event = asyncio.Event()
+        self._closed = False
+        self.release = asyncio.Event()
+        self.script: Callable[[EngineRequest], Sequence[int]] | None = None
+        self.fault: Callable[[EngineRequest], Fault | None] = lambda request: None
+        self.seen: list[EngineRequest] = []
+        self.aborted: list[str] = []
+        """Ids of requests whose iterator was closed before Finished or an error."""
+
+    async def info(self) -> EngineInfo:
+        self._check_alive()
+        return self._info
+
+    async def state(self) -> dict[str, Any]:
+        self._check_alive()
+        return {
+            "live": len(self._live),
+            "requests": [live.request.request_id for live in self._live.values()][:100],
+            "slots": [{"digest": digest} for digest in sorted(self._loaded)],
+        }
+
+    async def close(self) -> None:
+        self._closed = True
+        self._death.set()
+
+    def die(self) -> None:
+        """As if the process were killed; ``revive`` starts it anew."""
+        self._death.set()
+
+    def revive(self) -> None:
+        self._death = asyncio.Event()
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
+        self._check_alive()
+        self._check(request)
+        self.seen.append(request)
+        self._count += 1
+        key, live, ended = self._count, _Live(request), False
+        self._live[key] = live
+        fault = self.fault(request)
+        try:
+            async with aclosing(self._events(live, fault)) as events:
+                async for event in events:
+                    ended = isinstance(event, Finished)
+                    yield event
+            ended = True
+        except LorryError:
+            ended = True
+            raise
+        finally:
+            del self._live[key]
+            if not ended:
+                self.aborted.append(request.request_id)
+
+    async def _events(self, live: _Live, fault: Fault | None) -> AsyncGenerator[EngineEvent, None]:
+        death, request, lie = self._death, live.request, None
+        for index, event in enumerate(self._honest(live)):
+            await asyncio.sleep(0)
+            if death.is_set():
+                raise self._gone()
+            if fault is not None and (fault.at == index or (fault.at == -1 and isinstance(event, Finished))):
+                if fault.kind is FaultKind.END:
+                    return
+                if fault.kind is FaultKind.PROVENANCE:
+                    lie = fault.provenance
+                else:
+                    await self._strike(fault, request, death)
+            if lie is not None and not isinstance(event, Tokens):
+                event, lie = replace(event, provenance=replace(event.provenance, **lie)), None
+            yield event
+
+    async def _strike(self, fault: Fault, request: EngineRequest, death: asyncio.Event) -> None:
+        if fault.kind is FaultKind.FAIL:
+            assert fault.error is not None
+            raise fault.error
+        if fault.kind is FaultKind.DIE:
+            self.die()
+            raise self._gone()
+        waits = [asyncio.ensure_future(death.wait())]
+        if fault.kind is FaultKind.LATE:
+            waits.append(asyncio.ensure_future(self.release.wait()))
+        try:
+            async with asyncio.timeout(request.deadline_s):
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed while the request ran; allow more time") from None
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if death.is_set():
+            raise self._gone()
+
+    def _honest(self, live: _Live) -> Iterator[EngineEvent]:
+        request, stopping = live.request, live.request.stopping
+        provenance = Provenance(
+            request.adapter.digest if request.adapter else None,
+            self._info.base,
+            self._info.tokenizer_sha256,
+            self._info.dtype,
+            self._info.engine_build,
+            self._info.replica,
+        )
+        tier = self._load(request)
+        yield Started(provenance, tier, queue_s=0.001, adapter_load_s=0.0 if tier in ("base", "device") else 0.002)
+        text, stops = Detokenizer(self._tokenizer, request.prompt), StopMatcher(stopping.stop, stopping.include_stop)
+        reason, matched, matched_id, count = "length", "", None, 0
+        for token in self._tokens(request):
+            count += 1
+            self._mix(live)
+            last = count == stopping.max_tokens
+            if count > stopping.min_tokens and self._is_stop(token, request):
+                reason, matched_id, last = "stop", token, True
+            piece = text.push([token]) + (text.flush() if last else "")
+            if count <= stopping.min_tokens:
+                emit = piece
+            else:
+                emit, matched = stops.feed(piece)
+                if last and not matched:
+                    rest, matched = stops.flush()
+                    emit += rest
+            yield Tokens((token,), emit)
+            if matched:
+                reason, matched_id = "stop", None
+            if matched or last:
+                break
+        yield Finished(
+            provenance, reason, matched, matched_id, len(request.prompt), count, 0, 0.003, 0.004, 0.001 * count,
+            live.most, live.fewest,
+        )  # fmt: skip
+
+    def _tokens(self, request: EngineRequest) -> Iterator[int]:
+        if self.script is not None:
+            yield from self.script(request)
+            return
+        sampling = request.sampling
+        seed = sampling.seed if sampling.temperature else 0
+        key = f"{request.adapter.digest if request.adapter else ''}|{request.prompt}|{seed}".encode()
+        for index in range(request.stopping.max_tokens):
+            drawn = int.from_bytes(hashlib.sha256(key + b"|%d" % index).digest()[:8])
+            yield self._plain[drawn % len(self._plain)]
+
+    def _is_stop(self, token: int, request: EngineRequest) -> bool:
+        ends = token in self._eos and not request.stopping.ignore_eos
+        return ends or token in request.stopping.stop_token_ids
+
+    def _load(self, request: EngineRequest) -> str:
+        if request.adapter is None:
+            return "base"
+        if request.adapter.digest in self._loaded:
+            return "device"
+        self._loaded.add(request.adapter.digest)
+        return "object_store"
+
+    def _mix(self, live: _Live) -> None:
+        adapters = {other.request.adapter.digest if other.request.adapter else "" for other in self._live.values()}
+        live.most, live.fewest = max(live.most, len(adapters)), min(live.fewest, len(adapters))
+
+    def _check(self, request: EngineRequest) -> None:
+        if request.deadline_s is not None and request.deadline_s <= 0:
+            raise DeadlineExceeded("the deadline had passed before the request came; allow more time")
+        if request.base != self._info.base:
+            raise FailedPrecondition(f"base: {request.base} is not served here, {self._info.base} is")
+        if not request.prompt:
+            raise InvalidRequest.field("prompt", "empty; send at least one token")
+        bad = next((i for i in request.prompt if not 0 <= i < self._info.vocabulary), None)
+        if bad is not None:
+            raise InvalidRequest.field("token_ids", f"{bad} is not below {self._info.vocabulary}; use the model's ids")
+        if request.stopping.max_tokens < 1:
+            raise InvalidRequest.field("stopping.max_tokens", f"{request.stopping.max_tokens}; ask for at least 1")
+        total = len(request.prompt) + request.stopping.max_tokens
+        if total > self._info.context_tokens:
+            raise InvalidRequest.field("stopping.max_tokens", f"{total} tokens exceed {self._info.context_tokens}")
+        if request.reject_cold and request.adapter and request.adapter.digest not in self._loaded:
+            raise AdapterCold("the adapter is not loaded; use COLD_LOAD_WAIT or try again", retry_after_s=1.0)
+
+    def _check_alive(self) -> None:
+        if self._closed or self._death.is_set():
+            raise self._gone()
+
+    def _gone(self) -> EngineUnavailable:
+        return EngineUnavailable("the engine is gone; try again", retry_after_s=1.0)
+
+
+__all__ = ["FakeEngine", "Fault", "FaultKind"]

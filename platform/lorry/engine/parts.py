@@ -1,0 +1,122 @@
+"""Puts an engine's parts together on this machine's CPU, over any host tier."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+import lorry
+from lorry.adapters.image import DeviceImage
+from lorry.adapters.manifest import AdapterRef
+from lorry.config import EngineConfig
+from lorry.engine.arena import AdapterArena
+from lorry.engine.contract import EngineInfo, Provenance
+from lorry.engine.core import EngineCore
+from lorry.engine.runner import CpuRunner
+from lorry.errors import InvalidRequest
+from lorry.ids import BASE_SLOT, AdapterDigest, Generation, PageId, SequenceId
+from lorry.kvcache import BlockTables
+from lorry.layers.base_files import base_digest
+from lorry.layers.kv import KVView
+from lorry.layers.spec import DecoderSpec
+from lorry.memory import MemoryLedger
+from lorry.models.decoder import Decoder
+from lorry.models.weights import DTYPES, load_tensors, read_spec
+from lorry.request import SamplingParams
+from lorry.residency import HostTier, Residency
+from lorry.scheduler import Scheduler
+from lorry.scheduler.plan import NewSequence, SequenceStep, StepPlan
+from lorry.text import Tokenizer
+
+
+class ImageTier(HostTier[AdapterRef], Protocol):
+    """A host tier that can also hand out what it holds."""
+
+    def image(self, digest: AdapterDigest) -> DeviceImage | None: ...
+
+
+def end_ids(base_dir: Path, spec: DecoderSpec) -> tuple[int, ...]:
+    """End-of-sequence ids of config.json and generation_config.json together."""
+    path = base_dir / "generation_config.json"
+    found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+    more = found if isinstance(found, list) else [] if found is None else [found]
+    return tuple(sorted({*spec.eos_token_ids, *more}))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """Everything that one engine owns, for its composer and for tests that look inside."""
+
+    core: EngineCore
+    info: EngineInfo
+    scheduler: Scheduler[AdapterRef]
+    runner: CpuRunner
+    arena: AdapterArena
+    kv: KVView
+
+
+def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
+    """Loads the base, sizes both arenas from the budget and warms up. Nothing runs yet.
+
+    Raises UnsupportedBase for a base that cannot be served and InvalidRequest for settings that cannot hold
+    one longest sequence beside the largest adapter.
+    """
+    if config.dtype not in ("float32", "bfloat16"):
+        raise InvalidRequest.field("dtype", f"{config.dtype!r} is not served on a CPU; use 'bfloat16' or 'float32'")
+    torch.set_num_threads(config.threads)
+    spec = read_spec(config.base_dir)
+    limits = replace(config.scheduler, context_tokens=min(config.scheduler.context_tokens, spec.context_tokens))
+    memory = config.memory
+    ledger = MemoryLedger(
+        memory,
+        KVView.page_bytes(spec, memory.page_tokens),
+        AdapterArena.chunk_bytes(spec, memory.chunk_rank),
+        limits.context_tokens,
+    )
+    tokenizer = Tokenizer.load(config.base_dir)
+    decoder = Decoder(spec, load_tensors(config.base_dir, spec, DTYPES[config.dtype]))
+    kv = KVView.allocate(spec, ledger.split.pages, memory.page_tokens)
+    arena = AdapterArena(spec, ledger.split.chunks, memory.chunk_rank)
+    runner = CpuRunner(decoder, kv, arena, host.image)
+    scheduler = Scheduler(
+        limits,
+        ledger,
+        BlockTables(ledger),
+        Residency(ledger, host),
+        eos_token_ids=end_ids(config.base_dir, spec),
+    )
+    info = EngineInfo(
+        base=base_digest(config.base_dir),
+        tokenizer_sha256=tokenizer.sha256,
+        dtype=config.dtype,
+        engine_build=f"lorry {lorry.__version__}, torch {torch.__version__}, cpu",
+        replica=config.replica,
+        context_tokens=limits.context_tokens,
+        vocabulary=spec.vocabulary,
+        max_sequences=limits.max_sequences,
+        base_dir=config.base_dir,
+    )
+
+    def provenance(adapter: AdapterDigest | None) -> Provenance:
+        return Provenance(adapter, info.base, info.tokenizer_sha256, info.dtype, info.engine_build, info.replica)
+
+    core = EngineCore(scheduler, runner, tokenizer, info.base, spec.vocabulary, provenance)
+    _warm_up(runner, memory.page_tokens)
+    return EngineParts(core, info, scheduler, runner, arena, kv)
+
+
+def _warm_up(runner: CpuRunner, page_tokens: int) -> None:
+    """One prefill and one decode step, so that no first request pays for lazy initialisation."""
+    new = NewSequence(SequenceId(-1), (0,) * 8, 8, SamplingParams(temperature=0.0))
+    steps = [(0, 8), (8, 1)]
+    for number, (start, length) in enumerate(steps):
+        row = SequenceStep(SequenceId(-1), start, length, 1, BASE_SLOT, Generation(0), None, (PageId(0), PageId(1)))
+        runner.submit(StepPlan(-2 + number, (), (new,) if number == 0 else (), (), (), (row,)))
+    runner.submit(StepPlan(-1, (SequenceId(-1),), (), (), (), ()))
+
+
+__all__ = ["EngineParts", "ImageTier", "build_parts", "end_ids"]

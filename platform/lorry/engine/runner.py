@@ -1,0 +1,210 @@
+"""Runs a StepPlan on the CPU: loads, checks, forward, sampling. Knows sequences only by their plan."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from lorry.adapters.image import DeviceImage
+from lorry.engine.arena import AdapterArena
+from lorry.errors import AdapterLoadFailed, LorryError, NonFiniteLogits, SlotIntegrity
+from lorry.ids import BASE_SLOT, AdapterDigest, PageId, SequenceId, SlotId
+from lorry.layers.kv import KVView
+from lorry.models.decoder import Batch, Decoder, PrefillChunk
+from lorry.request import SamplingParams
+from lorry.scheduler.plan import SequenceResult, SequenceStep, StepPlan, StepResult
+from lorry_kernels.cpu import RowSampling, plan_decode, route, sample
+
+log = logging.getLogger(__name__)
+
+# A slot that has been read in full this many steps ago is read again before a sequence starts on it.
+VERIFY_AGE_STEPS = 16
+
+
+@dataclass(slots=True)
+class _Sequence:
+    ids: list[int]
+    prompt_tokens: int
+    sampling: SamplingParams
+    choice: int
+    started: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepHandle:
+    """An accepted step. On the CPU its work is done when ``submit`` returns."""
+
+    result: StepResult
+
+
+class CpuRunner:
+    """``submit`` then ``collect``, one step at a time, on one thread."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        kv: KVView,
+        arena: AdapterArena,
+        image: Callable[[AdapterDigest], DeviceImage | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._decoder = decoder
+        self._kv = kv
+        self._arena = arena
+        self._image = image
+        self._clock = clock
+        self._sequences: dict[SequenceId, _Sequence] = {}
+
+    def submit(self, plan: StepPlan) -> StepHandle:
+        began = self._clock()
+        for sequence in plan.finished:
+            self._sequences.pop(sequence, None)
+        for new in plan.new:
+            self._sequences[new.sequence] = _Sequence(list(new.token_ids), new.prompt_tokens, new.sampling, new.choice)
+        failed = self._move_adapters(plan)
+        self._verify_starting(plan)
+        results: list[SequenceResult] = []
+        runnable: list[SequenceStep] = []
+        for step in plan.sequences:
+            if self._slot_matches(step):
+                runnable.append(step)
+            else:
+                results.append(SequenceResult(step.sequence, (), None, SlotIntegrity.reason))
+        if runnable:
+            results.extend(self._run(runnable))
+        return StepHandle(StepResult(plan.step, tuple(results), self._clock() - began, tuple(failed)))
+
+    def collect(self, handle: StepHandle) -> StepResult:
+        return handle.result
+
+    def verify(self, digest: AdapterDigest, step: int) -> None:
+        """Before an answer is stated to be complete: the device still holds the bytes that were loaded as
+        ``digest``. Raises SlotIntegrity."""
+        self._arena.verify(self._arena.slot_of(digest), step)
+
+    def _move_adapters(self, plan: StepPlan) -> list[tuple[SlotId, str]]:
+        for slot in plan.unloads:
+            self._arena.unload(slot)
+        failed: list[tuple[SlotId, str]] = []
+        for load in plan.loads:
+            try:
+                image = self._image(load.digest)
+                if image is None:
+                    raise AdapterLoadFailed(f"adapter {load.digest}: its host copy is gone; try again")
+                self._arena.load(load, image, plan.step)
+            except LorryError as error:
+                self._arena.unload(load.slot)
+                failed.append((load.slot, error.message))
+        return failed
+
+    def _verify_starting(self, plan: StepPlan) -> None:
+        """Reads again the slots that sequences start on. A slot whose bytes changed is unpublished here, before
+        any sequence of this step is matched against the table, so none of its sequences runs."""
+        for step in plan.sequences:
+            state = self._sequences[step.sequence]
+            if step.slot == BASE_SLOT or state.started:
+                continue
+            state.started = True
+            try:
+                self._arena.verify(step.slot, plan.step, VERIFY_AGE_STEPS)
+            except SlotIntegrity as error:
+                log.error("step %d: %s", plan.step, error)
+
+    def _slot_matches(self, step: SequenceStep) -> bool:
+        """Whether the device's slot is the fill that the plan means."""
+        if step.slot == BASE_SLOT:
+            return True
+        entry = self._arena.entry(step.slot)
+        return entry is not None and entry.generation == step.generation and entry.digest == step.digest
+
+    @torch.inference_mode()
+    def _run(self, steps: list[SequenceStep]) -> list[SequenceResult]:
+        page = self._kv.page_tokens
+        ordered = sorted(steps, key=lambda s: (s.query_len > 1, s.slot, s.sequence))
+        ids: list[int] = []
+        positions: list[int] = []
+        pages: list[int] = []
+        fresh: list[PageId] = []
+        parts: list[tuple[int, int, tuple[int, ...]]] = []
+        prefill: list[PrefillChunk] = []
+        logit_rows: list[int] = []
+        for step in ordered:
+            state = self._sequences[step.sequence]
+            begin, stop = len(ids), step.start + step.query_len
+            ids.extend(state.ids[step.start : stop])
+            positions.extend(range(step.start, stop))
+            pages.extend(step.block_table[p // page] for p in range(step.start, stop))
+            fresh.extend(step.block_table[p] for p in range(-(-step.start // page), (stop - 1) // page + 1))
+            entry = self._arena.entry(step.slot) if step.slot != BASE_SLOT else None
+            parts.append((begin, len(ids), entry.rows if entry else ()))
+            if step.query_len > 1:
+                table = torch.tensor(step.block_table[: (stop - 1) // page + 1])
+                prefill.append(PrefillChunk(begin, len(ids), step.start, table))
+            logit_rows.extend(range(len(ids) - step.logit_rows, len(ids)))
+        self._kv.clear(fresh)
+        single = [s for s in ordered if s.query_len == 1]
+        spec = self._decoder.spec
+        decode = (
+            plan_decode(
+                [s.block_table for s in single],
+                [s.start + 1 for s in single],
+                page,
+                spec.heads // spec.kv_heads,
+                torch.float32,
+            )
+            if single
+            else None
+        )
+        batch = Batch(
+            ids=torch.tensor(ids),
+            positions=torch.tensor(positions),
+            kv_index=self._kv.write_index(pages, [p % page for p in positions]),
+            decode_rows=len(single),
+            decode=decode,
+            prefill=tuple(prefill),
+            logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+            lora=route(parts),
+        )
+        logits = self._decoder.forward(batch, self._kv, self._arena.sites)
+        return self._sample(ordered, logits)
+
+    def _sample(self, steps: list[SequenceStep], logits: torch.Tensor) -> list[SequenceResult]:
+        sampled = [step for step in steps if step.logit_rows]
+        rows = []
+        for step in sampled:
+            state = self._sequences[step.sequence]
+            params = state.sampling
+            rows.append(
+                RowSampling(
+                    params.temperature,
+                    params.top_k,
+                    params.top_p,
+                    params.min_p,
+                    params.seed,
+                    state.choice,
+                    step.start + step.query_len,
+                )
+            )
+        tokens, finite = sample(logits, rows) if rows else ([], [])
+        drawn = dict(zip((s.sequence for s in sampled), zip(tokens, finite, strict=True), strict=True))
+        results = []
+        for step in steps:
+            # Provenance is read back from the slot table here, after the forward pass that used it.
+            entry = self._arena.entry(step.slot) if step.slot != BASE_SLOT else None
+            adapter = entry.digest if entry else None
+            token, ok = drawn.get(step.sequence, (0, True))
+            if not ok:
+                results.append(SequenceResult(step.sequence, (), adapter, NonFiniteLogits.reason))
+            elif step.logit_rows:
+                self._sequences[step.sequence].ids.append(token)
+                results.append(SequenceResult(step.sequence, (token,), adapter))
+            else:
+                results.append(SequenceResult(step.sequence, (), adapter))
+        return results
+
+
+__all__ = ["CpuRunner", "StepHandle"]

@@ -1,0 +1,226 @@
+"""The engine contract's dataclasses as ``lorry.internal.v1`` messages, and back. No grpc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lorry.adapters.manifest import AdapterFile, AdapterRef
+from lorry.engine.contract import EngineEvent, EngineInfo, EngineRequest, Finished, Provenance, Started, Tokens
+from lorry.errors import FieldViolation, InternalError, LorryError, by_reason
+from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
+from lorry.internal.v1 import engine_pb2 as pb
+from lorry.request import SamplingParams, StoppingParams
+
+_SOON_S = 1e-9
+"""On the wire a time of 0 is "no limit", so the shortest limit is this."""
+
+
+def request_to_proto(request: EngineRequest) -> pb.EngineRequest:
+    sampling, stopping = request.sampling, request.stopping
+    message = pb.EngineRequest(
+        request_id=request.request_id,
+        tenant_id=request.tenant,
+        prompt_token_ids=request.prompt,
+        base_sha256=request.base,
+        sampling=pb.Sampling(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            seed=sampling.seed,
+        ),
+        stopping=pb.Stopping(
+            max_tokens=stopping.max_tokens,
+            min_tokens=stopping.min_tokens,
+            stop=stopping.stop,
+            stop_token_ids=stopping.stop_token_ids,
+            include_stop=stopping.include_stop,
+            ignore_eos=stopping.ignore_eos,
+        ),
+        deadline_seconds=_limit(request.deadline_s),
+        queue_timeout_seconds=_limit(request.queue_timeout_s),
+        reject_cold=request.reject_cold,
+    )
+    if request.adapter is not None:
+        message.adapter.sha256 = request.adapter.digest
+        message.adapter.prefix = request.adapter.prefix
+        for file in request.adapter.files:
+            message.adapter.files.add(path=file.path, size=file.size, sha256=file.sha256)
+    return message
+
+
+def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
+    sampling, stopping = message.sampling, message.stopping
+    adapter = None
+    if message.HasField("adapter"):
+        files = tuple(AdapterFile(file.path, file.size, file.sha256) for file in message.adapter.files)
+        adapter = AdapterRef(AdapterDigest(message.adapter.sha256), message.adapter.prefix, files)
+    return EngineRequest(
+        RequestId(message.request_id),
+        TenantId(message.tenant_id),
+        tuple(message.prompt_token_ids),
+        adapter,
+        BaseDigest(message.base_sha256),
+        SamplingParams(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed),
+        StoppingParams(
+            stopping.max_tokens,
+            stopping.min_tokens,
+            tuple(stopping.stop),
+            tuple(stopping.stop_token_ids),
+            stopping.include_stop,
+            stopping.ignore_eos,
+        ),
+        message.deadline_seconds or None,
+        message.queue_timeout_seconds or None,
+        message.reject_cold,
+    )
+
+
+def add_event(output: pb.StepOutput, event: EngineEvent) -> None:
+    """Puts one more event of the same request into ``output``."""
+    if isinstance(event, Tokens):
+        output.token_ids.extend(event.token_ids)
+        output.text += event.text
+    elif isinstance(event, Started):
+        output.started.CopyFrom(
+            pb.Started(
+                provenance=_provenance_to_proto(event.provenance),
+                tier=event.tier,
+                queue_seconds=event.queue_s,
+                adapter_load_seconds=event.adapter_load_s,
+            )
+        )
+    else:
+        output.finished.CopyFrom(
+            pb.Finished(
+                provenance=_provenance_to_proto(event.provenance),
+                reason=event.reason,
+                matched_stop=event.matched_stop,
+                matched_stop_id=event.matched_stop_id,
+                prompt_tokens=event.prompt_tokens,
+                output_tokens=event.output_tokens,
+                cached_prompt_tokens=event.cached_prompt_tokens,
+                prefill_seconds=event.prefill_s,
+                ttft_seconds=event.ttft_s,
+                decode_seconds=event.decode_s,
+                max_distinct_adapters=event.max_distinct_adapters,
+                min_distinct_adapters=event.min_distinct_adapters,
+            )
+        )
+
+
+def events_from_proto(output: pb.StepOutput) -> Iterator[EngineEvent]:
+    """The events of one output, in order. ``output.error`` is not an event: see ``error_from_proto``."""
+    if output.HasField("started"):
+        started = output.started
+        yield Started(
+            _provenance_from_proto(started.provenance),
+            started.tier,
+            started.queue_seconds,
+            started.adapter_load_seconds,
+        )
+    if output.token_ids or output.text:
+        yield Tokens(tuple(output.token_ids), output.text)
+    if output.HasField("finished"):
+        done = output.finished
+        yield Finished(
+            _provenance_from_proto(done.provenance),
+            done.reason,
+            done.matched_stop,
+            done.matched_stop_id if done.HasField("matched_stop_id") else None,
+            done.prompt_tokens,
+            done.output_tokens,
+            done.cached_prompt_tokens,
+            done.prefill_seconds,
+            done.ttft_seconds,
+            done.decode_seconds,
+            done.max_distinct_adapters,
+            done.min_distinct_adapters,
+        )
+
+
+def error_to_proto(error: LorryError) -> pb.EngineError:
+    return pb.EngineError(
+        reason=error.reason,
+        message=error.message,
+        metadata=error.metadata,
+        retry_after_seconds=error.retry_after_s or 0.0,
+        violations=[pb.Violation(field=v.field, description=v.description) for v in error.violations],
+    )
+
+
+def error_from_proto(message: pb.EngineError) -> LorryError:
+    """The class by its reason; InternalError for a reason that this build does not know."""
+    return by_reason().get(message.reason, InternalError)(
+        message.message,
+        metadata=dict(message.metadata),
+        violations=[FieldViolation(v.field, v.description) for v in message.violations],
+        retry_after_s=message.retry_after_seconds or None,
+    )
+
+
+def info_to_proto(info: EngineInfo) -> pb.GetInfoResponse:
+    return pb.GetInfoResponse(
+        base_sha256=info.base,
+        tokenizer_sha256=info.tokenizer_sha256,
+        dtype=info.dtype,
+        engine_build=info.engine_build,
+        replica=info.replica,
+        context_tokens=info.context_tokens,
+        vocabulary=info.vocabulary,
+        max_sequences=info.max_sequences,
+        base_dir=str(info.base_dir),
+    )
+
+
+def info_from_proto(message: pb.GetInfoResponse) -> EngineInfo:
+    return EngineInfo(
+        BaseDigest(message.base_sha256),
+        message.tokenizer_sha256,
+        message.dtype,
+        message.engine_build,
+        message.replica,
+        message.context_tokens,
+        message.vocabulary,
+        message.max_sequences,
+        Path(message.base_dir),
+    )
+
+
+def _limit(seconds: float | None) -> float:
+    return 0.0 if seconds is None else max(seconds, _SOON_S)
+
+
+def _provenance_to_proto(provenance: Provenance) -> pb.Provenance:
+    return pb.Provenance(
+        adapter_sha256=provenance.adapter or "",
+        base_sha256=provenance.base,
+        tokenizer_sha256=provenance.tokenizer_sha256,
+        dtype=provenance.dtype,
+        engine_build=provenance.engine_build,
+        replica=provenance.replica,
+    )
+
+
+def _provenance_from_proto(message: pb.Provenance) -> Provenance:
+    return Provenance(
+        AdapterDigest(message.adapter_sha256) if message.adapter_sha256 else None,
+        BaseDigest(message.base_sha256),
+        message.tokenizer_sha256,
+        message.dtype,
+        message.engine_build,
+        message.replica,
+    )
+
+
+__all__ = [
+    "add_event",
+    "error_from_proto",
+    "error_to_proto",
+    "events_from_proto",
+    "info_from_proto",
+    "info_to_proto",
+    "request_from_proto",
+    "request_to_proto",
+]

@@ -1,0 +1,158 @@
+"""From a request on the wire to a request for an engine: authenticated, resolved, checked, tokenized, bounded."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from lorry.api.status import bearer_token
+from lorry.api.v1 import generate_pb2 as pb
+from lorry.engine.contract import EngineRequest
+from lorry.errors import DeadlineExceeded, InvalidRequest
+from lorry.gateway.checks import CheckedFields, Violations, check_chat, check_fields
+from lorry.gateway.ports import SnapshotSource
+from lorry.gateway.prompts import prompt_ids
+from lorry.gateway.routes import EngineRoutes, Route
+from lorry.gateway.served import check_served
+from lorry.gateway.wire import Answer
+from lorry.ids import RequestId
+from lorry.registry.authz import Caller
+from lorry.registry.snapshot import Resolution, Snapshot
+from lorry.request import StoppingParams
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_NO_DEADLINE_S = 365 * 24 * 3600.0
+"""gRPC states "no deadline" as none, or as one centuries away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """``request.request_id`` is the gateway's own, so equal ids of two tenants never meet in an engine."""
+
+    api_key: str
+    caller: Caller
+    resolution: Resolution
+    route: Route
+    request: EngineRequest
+    answer: Answer
+    flush: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """``now``: Unix seconds. ``max_tokens_cap``: most output tokens of one request, None is the context."""
+
+    source: SnapshotSource
+    routes: EngineRoutes
+    pool: Executor
+    now: Callable[[], float]
+    max_tokens_cap: int | None = None
+
+    def authenticate(self, context: Context) -> tuple[str, Snapshot, Caller]:
+        """The key, the snapshot that all of this request is judged by, and the caller."""
+        api_key = bearer_token(context)
+        snapshot = self.source.current()
+        return api_key, snapshot, snapshot.authenticate(api_key, self.now())
+
+    def resolve(self, snapshot: Snapshot, caller: Caller, field: str, model: str, sha256: str = "") -> Resolution:
+        if not model:
+            raise InvalidRequest.field(field, "empty; send the name of a model, ListModels has them")
+        return snapshot.resolve(caller, model, sha256, self.now())
+
+    async def admit(self, message: pb.GenerateRequest, context: Context) -> Admitted:
+        """Raises whatever is wrong with the request; nothing has been asked of an engine then."""
+        api_key, snapshot, caller = self.authenticate(context)
+        check_served(message)
+        resolution = self.resolve(snapshot, caller, "model", message.model, message.expected_sha256)
+        route = await self.routes.route(resolution.base)
+        fields = check_fields(message, route.tokenizer.vocabulary)
+        prompt = await prompt_ids(message, route.tokenizer, self.pool)
+        max_tokens, source = self._max_tokens(fields, len(prompt), route.context_tokens)
+        if fields.min_tokens > max_tokens:
+            raise InvalidRequest.field(
+                "stopping.min_tokens", f"{fields.min_tokens}, but only {max_tokens} tokens are left; lower it"
+            )
+        stopping = message.stopping
+        request = EngineRequest(
+            RequestId(uuid.uuid4().hex),
+            caller.tenant,
+            prompt,
+            resolution.ref,
+            resolution.base.base_digest,
+            fields.sampling,
+            StoppingParams(
+                max_tokens,
+                fields.min_tokens,
+                fields.stop,
+                fields.stop_token_ids,
+                stopping.include_stop,
+                stopping.ignore_eos,
+            ),
+            deadline_of(context),
+            fields.queue_timeout_s,
+            fields.reject_cold,
+        )
+        output = message.output
+        answer = Answer(
+            message.request_id or request.request_id,
+            resolution,
+            pb.EffectiveParams(max_tokens=max_tokens, max_tokens_source=source, seed=fields.sampling.seed),
+            len(prompt),
+            output.token_ids,
+            output.timings if output.HasField("timings") else True,
+        )
+        return Admitted(api_key, caller, resolution, route, request, answer, output.flush)
+
+    async def count(self, message: pb.CountTokensRequest, context: Context) -> tuple[int, ...]:
+        _, snapshot, caller = self.authenticate(context)
+        resolution = self.resolve(snapshot, caller, "model", message.model)
+        bad = Violations()
+        match message.WhichOneof("input"):
+            case None:
+                bad.add("prompt", "no input; send one of prompt and chat")
+            case "chat":
+                check_chat(message.chat, bad)
+            case "prompt" if not message.prompt:
+                bad.add("prompt", "empty; send at least one character")
+        bad.raise_if_any()
+        route = await self.routes.route(resolution.base)
+        return await prompt_ids(message, route.tokenizer, self.pool)
+
+    def _max_tokens(self, fields: CheckedFields, prompt: int, context: int) -> tuple[int, pb.MaxTokensSource.ValueType]:
+        room, cap, asked = context - prompt, self.max_tokens_cap, fields.max_tokens
+        if room < 1:
+            raise InvalidRequest.field(
+                "prompt", f"{prompt} tokens leave no room in the model's context of {context}; shorten it"
+            )
+        if asked is None:
+            if cap is not None and cap < room:
+                return cap, pb.MAX_TOKENS_SOURCE_TENANT_CAP
+            return room, pb.MAX_TOKENS_SOURCE_CONTEXT
+        if asked > room:
+            raise InvalidRequest.field(
+                "stopping.max_tokens",
+                f"{asked} after a prompt of {prompt} exceeds the model's context of {context}; ask for at most {room}",
+            )
+        if cap is not None and asked > cap:
+            raise InvalidRequest.field(
+                "stopping.max_tokens", f"{asked} is above this deployment's cap; ask for at most {cap}"
+            )
+        return asked, pb.MAX_TOKENS_SOURCE_REQUEST
+
+
+def deadline_of(context: Context) -> float | None:
+    """Seconds left, None without a deadline. Raises DeadlineExceeded where none is left."""
+    left = context.time_remaining()  # type: ignore[no-untyped-call, unused-ignore]
+    if left is None or left > _NO_DEADLINE_S:
+        return None
+    if left <= 0:
+        raise DeadlineExceeded("the deadline passed before the request was admitted; allow more time")
+    return float(left)
+
+
+__all__ = ["Admission", "Admitted", "Context", "deadline_of"]

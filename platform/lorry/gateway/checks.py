@@ -1,0 +1,142 @@
+"""Every field of a GenerateRequest against its documented range; all violations are reported at once."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from dataclasses import dataclass
+
+from google.protobuf.duration_pb2 import Duration
+
+from lorry.api.v1 import generate_pb2 as pb
+from lorry.errors import FieldViolation, InvalidRequest
+from lorry.request import SamplingParams
+
+STOPS_MAX = 16
+STOP_CHARS_MAX = 256
+ROLES = ("system", "user", "assistant")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_DURATION_MAX_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFields:
+    """What does not depend on the prompt. ``max_tokens`` None is unset."""
+
+    sampling: SamplingParams
+    max_tokens: int | None
+    min_tokens: int
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    queue_timeout_s: float | None
+    reject_cold: bool
+
+
+class Violations:
+    """Collects, then raises InvalidRequest with all of them."""
+
+    def __init__(self) -> None:
+        self._found: list[FieldViolation] = []
+
+    def add(self, field: str, description: str) -> None:
+        self._found.append(FieldViolation(field, description))
+
+    def raise_if_any(self) -> None:
+        if self._found:
+            message = "; ".join(f"{violation.field}: {violation.description}" for violation in self._found)
+            raise InvalidRequest(message, violations=self._found)
+
+
+def check_fields(request: pb.GenerateRequest, vocabulary: int) -> CheckedFields:
+    """Raises InvalidRequest naming each field that is out of its range, its value and what to send instead."""
+    bad = Violations()
+    if request.request_id and not _REQUEST_ID.fullmatch(request.request_id):
+        bad.add("request_id", f"{request.request_id[:80]!r}; use 1 to 128 of A-Z a-z 0-9 . _ : - or leave it empty")
+    _check_input(request, vocabulary, bad)
+    sampling = _sampling(request.sampling, vocabulary, bad)
+    stopping = request.stopping
+    max_tokens = stopping.max_tokens if stopping.HasField("max_tokens") else None
+    if max_tokens == 0:
+        bad.add("stopping.max_tokens", "0; ask for at least 1, or leave it unset for the rest of the context")
+    if max_tokens is not None and stopping.min_tokens > max_tokens:
+        bad.add("stopping.min_tokens", f"{stopping.min_tokens} is above max_tokens {max_tokens}; lower it")
+    if len(stopping.stop) > STOPS_MAX:
+        bad.add("stopping.stop", f"{len(stopping.stop)} strings; send at most {STOPS_MAX}")
+    for index, stop in enumerate(stopping.stop[:STOPS_MAX]):
+        if not 1 <= len(stop) <= STOP_CHARS_MAX:
+            bad.add(f"stopping.stop[{index}]", f"{len(stop)} characters; send 1 to {STOP_CHARS_MAX}")
+    _check_ids("stopping.stop_token_ids", stopping.stop_token_ids, vocabulary, bad)
+    queue_timeout_s = None
+    if request.HasField("queue_timeout"):
+        queue_timeout_s = _seconds(request.queue_timeout)
+        if not 0 < queue_timeout_s <= _DURATION_MAX_S:
+            bad.add("queue_timeout", f"{queue_timeout_s:g} s; send more than 0 s and at most a day")
+    if request.cold_load not in pb.ColdLoad.values():
+        bad.add("cold_load", f"{request.cold_load} is no value of ColdLoad; use COLD_LOAD_WAIT or COLD_LOAD_REJECT")
+    bad.raise_if_any()
+    return CheckedFields(
+        sampling,
+        max_tokens,
+        stopping.min_tokens,
+        tuple(stopping.stop),
+        tuple(stopping.stop_token_ids),
+        queue_timeout_s,
+        request.cold_load == pb.COLD_LOAD_REJECT,
+    )
+
+
+def check_chat(chat: pb.Chat, bad: Violations) -> None:
+    if not chat.messages:
+        bad.add("chat.messages", "empty; send at least one message")
+    for index, message in enumerate(chat.messages):
+        if message.role not in ROLES:
+            bad.add(f"chat.messages[{index}].role", f"{message.role[:80]!r}; use one of {', '.join(ROLES)}")
+
+
+def _check_input(request: pb.GenerateRequest, vocabulary: int, bad: Violations) -> None:
+    match request.WhichOneof("input"):
+        case None:
+            bad.add("prompt", "no input; send exactly one of prompt, chat and token_ids")
+        case "prompt":
+            if not request.prompt:
+                bad.add("prompt", "empty; send at least one character")
+        case "chat":
+            check_chat(request.chat, bad)
+        case "token_ids":
+            if not request.token_ids.ids:
+                bad.add("token_ids", "empty; send at least one id")
+            _check_ids("token_ids", request.token_ids.ids, vocabulary, bad)
+
+
+def _sampling(sampling: pb.SamplingParams, vocabulary: int, bad: Violations) -> SamplingParams:
+    default = SamplingParams()
+    temperature = sampling.temperature if sampling.HasField("temperature") else default.temperature
+    top_p = sampling.top_p if sampling.HasField("top_p") else default.top_p
+    top_k = sampling.top_k if sampling.HasField("top_k") else default.top_k
+    min_p = sampling.min_p if sampling.HasField("min_p") else default.min_p
+    if not (math.isfinite(temperature) and 0 <= temperature <= 100):
+        bad.add("sampling.temperature", f"{temperature:g}; send 0 (greedy) to 100")
+    if not (math.isfinite(top_p) and 0 < top_p <= 1):
+        bad.add("sampling.top_p", f"{top_p:g}; send more than 0 and at most 1")
+    if top_k > vocabulary:
+        bad.add("sampling.top_k", f"{top_k}; send 0 (all) to {vocabulary}, the vocabulary's size")
+    if not (math.isfinite(min_p) and 0 <= min_p <= 1):
+        bad.add("sampling.min_p", f"{min_p:g}; send 0 to 1")
+    if sampling.HasField("n") and sampling.n == 0:
+        bad.add("sampling.n", "0; send 1 or leave it unset")
+    seed = sampling.seed if sampling.HasField("seed") else secrets.randbits(63)
+    return SamplingParams(temperature, top_p, top_k, min_p, seed)
+
+
+def _check_ids(field: str, ids: object, vocabulary: int, bad: Violations) -> None:
+    found = next(((at, i) for at, i in enumerate(ids) if i >= vocabulary), None)  # type: ignore[arg-type, var-annotated]
+    if found is not None:
+        bad.add(f"{field}[{found[0]}]", f"{found[1]} is not below the vocabulary's size, {vocabulary}")
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos / 1e9
+
+
+__all__ = ["ROLES", "STOPS_MAX", "STOP_CHARS_MAX", "CheckedFields", "Violations", "check_chat", "check_fields"]

@@ -1,0 +1,54 @@
+"""The guard against empty streams: a GenerateStream never ends OK without its StreamEnd."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from lorry.errors import EmptyStream
+from lorry.gateway.counters import GatewayCounters
+
+_METHOD = "/lorry.api.v1.GenerateService/GenerateStream"
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
+    """Raises EmptyStream where the handler returns without a StreamEnd. Stands inside ErrorInterceptor."""
+
+    def __init__(self, counters: GatewayCounters) -> None:
+        self._counters = counters
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        found: Any = await continuation(handler_call_details)
+        if found is None or handler_call_details.method != _METHOD:
+            return found  # type: ignore[no-any-return]
+        guarded: Any = grpc.unary_stream_rpc_method_handler(
+            self._guard(found.unary_stream),
+            request_deserializer=found.request_deserializer,
+            response_serializer=found.response_serializer,
+        )
+        return guarded  # type: ignore[no-any-return]
+
+    def _guard(self, behaviour: Callable[[Any, _Context], Any]) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+        async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
+            ended = False
+            async with aclosing(behaviour(request, context)) as stream:
+                async for message in stream:
+                    ended = message.WhichOneof("event") == "end"
+                    yield message
+            if not ended:
+                self._counters.blocked_empty_streams += 1
+                raise EmptyStream("the stream would have ended OK without a StreamEnd; try again, and report this")
+
+        return call
+
+
+__all__ = ["EmptyStreamInterceptor"]

@@ -1,0 +1,56 @@
+"""What the gateway needs of its surroundings, as protocols; the composition root passes the real ones in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lorry.registry.snapshot import Snapshot
+
+
+class SnapshotSource(Protocol):
+    """``lorry.registry.source.SnapshotSource``, or a holder of snapshots in tests."""
+
+    def current(self) -> Snapshot:
+        """The newest snapshot; never blocks. Raises Unavailable before the first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """One request's bill. ``outcome`` is ``OK``, or the reason that ended it before its StreamEnd; then
+    ``output_tokens`` counts the tokens handed to the transport. ``ledger_id`` is unique: writing a row twice
+    is harmless. ``adapter`` and ``adapter_sha256`` are "" and ``version`` 0 for the base; times are Unix seconds. It
+    never holds a prompt or an answer."""
+
+    ledger_id: str
+    tenant: str
+    principal: str
+    key_id: str
+    request_id: str
+    adapter: str
+    version: int
+    adapter_sha256: str
+    base_sha256: str
+    replica: str
+    prompt_tokens: int
+    output_tokens: int
+    cached_prompt_tokens: int
+    outcome: str
+    started_at: float
+    ended_at: float
+
+
+class UsageSink(Protocol):
+    """Where bills go. Belongs to one event loop."""
+
+    async def record(self, row: UsageRow) -> None:
+        """Returns when the row is durable. Raises InternalError where it cannot be."""
+        ...
+
+    def post(self, row: UsageRow) -> None:
+        """Durable soon, without waiting: for requests that end without a StreamEnd."""
+        ...
+
+
+__all__ = ["SnapshotSource", "UsageRow", "UsageSink"]

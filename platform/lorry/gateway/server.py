@@ -1,0 +1,148 @@
+"""The gateway as a gRPC server: services, interceptors, health, reflection, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from lorry.api.status import ErrorInterceptor
+from lorry.api.v1 import generate_pb2_grpc
+from lorry.config import GatewayConfig
+from lorry.errors import Unavailable
+from lorry.gateway.admission import Admission
+from lorry.gateway.calls import Calls
+from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.interceptors import EmptyStreamInterceptor
+from lorry.gateway.live import LiveCalls
+from lorry.gateway.ports import SnapshotSource, UsageSink
+from lorry.gateway.relay import Pace
+from lorry.gateway.routes import EngineRoutes
+from lorry.gateway.service import GenerateServicer
+
+GENERATE = "lorry.api.v1.GenerateService"
+STALL_S = 30.0
+"""A client that reads nothing for this long, while something waits for it, is cut."""
+_HEALTH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraService:
+    """Another service on the same port: its full name (for health and reflection) and what adds it."""
+
+    name: str
+    add: Callable[[grpc.aio.Server], None]
+
+
+class GatewayServer:
+    """Built by ``build_server``. ``start``, serve, then ``stop``; one event loop."""
+
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        port: int,
+        config: GatewayConfig,
+        servicer: GenerateServicer,
+        live: LiveCalls,
+        routes: EngineRoutes,
+        health_servicer: Any,
+        services: Sequence[str],
+        counters: GatewayCounters,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._server = server
+        self._config = config
+        self._servicer = servicer
+        self._routes = routes
+        self._health = health_servicer
+        self._services = tuple(services)
+        self._pool = pool
+        self._tasks: list[asyncio.Task[None]] = []
+        self.live = live
+        self.port = port
+        self.address = f"{config.host}:{port}"
+        self.counters = counters
+
+    async def start(self) -> None:
+        """Returns when the port answers. Health of GenerateService is SERVING while every engine answers."""
+        await self._server.start()
+        for name in self._services:
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self._report_engines()
+        self._tasks = [asyncio.create_task(self.live.run()), asyncio.create_task(self._watch_engines())]
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Drains: health NOT_SERVING, new generations refused (`DRAINING`), running ones have ``grace`` seconds
+        (default: the config's ``drain_seconds``), then the rest is cancelled."""
+        self._servicer.draining = True
+        for task in self._tasks[1:]:
+            task.cancel()
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(self._config.drain_seconds if grace is None else grace)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def wait(self) -> None:
+        """Returns when the server has been stopped."""
+        await self._server.wait_for_termination()
+
+    async def _report_engines(self) -> None:
+        state = health_pb2.HealthCheckResponse
+        await self._health.set(GENERATE, state.SERVING if await self._routes.healthy() else state.NOT_SERVING)
+
+    async def _watch_engines(self) -> None:
+        while True:
+            await asyncio.sleep(_HEALTH_S)
+            await self._report_engines()
+
+
+def build_server(
+    config: GatewayConfig,
+    source: SnapshotSource,
+    routes: EngineRoutes,
+    usage: UsageSink,
+    *,
+    extra: Sequence[ExtraService] = (),
+    now: Callable[[], float] = time.time,
+    stall_seconds: float = STALL_S,
+) -> GatewayServer:
+    """Binds the port (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
+
+    Raises Unavailable where the port cannot be bound.
+    """
+    counters = GatewayCounters()
+    pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+    live = LiveCalls(source, counters, now, config.snapshot_poll_seconds, stall_seconds)
+    pace = Pace(config.delta_seconds, config.delta_tokens)
+    admission = Admission(source, routes, pool, now, config.max_tokens_cap)
+    servicer = GenerateServicer(admission, Calls(live, routes, usage, counters, pace, now), counters)
+    server = grpc.aio.server(
+        interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(counters)],
+        options=[("grpc.max_receive_message_length", config.max_message_bytes), ("grpc.so_reuseport", 0)],
+    )
+    generate_pb2_grpc.add_GenerateServiceServicer_to_server(servicer, server)
+    for service in extra:
+        service.add(server)
+    health_servicer: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # set on import
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    names = [GENERATE, *(service.name for service in extra)]
+    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    try:
+        port = server.add_insecure_port(f"{config.host}:{config.port}")
+    except RuntimeError as error:
+        raise Unavailable(f"port: {config.host}:{config.port} cannot be bound: {error}; choose another") from error
+    return GatewayServer(
+        server, port, config, servicer, live, routes, health_servicer, ["", *names[1:]], counters, pool
+    )
+
+
+__all__ = ["GENERATE", "STALL_S", "ExtraService", "GatewayServer", "build_server"]

@@ -1,0 +1,101 @@
+"""Usage on disk: one JSON object a line, appended, with one fsync for all rows that wait together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from lorry.errors import InternalError
+from lorry.gateway.ports import UsageRow
+
+_log = logging.getLogger(__name__)
+
+
+class UsageSpool:
+    """Appends rows to ``path`` (0600). Group commit: while one fsync runs, later rows gather for the next.
+
+    A process killed in the middle of a line leaves a torn one; the next start ends it, and readers skip it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            os.write(self._file, b"\n")
+        self._rows: list[bytes] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self.commits = 0
+        """Groups made durable so far."""
+
+    async def record(self, row: UsageRow) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self.post(row)
+        await done
+
+    def post(self, row: UsageRow) -> None:
+        self._rows.append(json.dumps(asdict(row), separators=(",", ":")).encode() + b"\n")
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+
+    async def close(self) -> None:
+        """Returns when everything posted is durable, or its failure has been told."""
+        if self._writer is not None:
+            await self._writer
+        os.close(self._file)
+
+    async def _write(self) -> None:
+        while self._rows:
+            rows, self._rows = self._rows, []
+            waiting, self._waiting = self._waiting, []
+            try:
+                await asyncio.to_thread(self._commit, b"".join(rows))
+            except OSError as error:
+                _log.error("usage cannot be written, %d rows lost: %s", len(rows), error)
+                for done in waiting:
+                    if not done.done():
+                        done.set_exception(InternalError(f"usage cannot be written: {error}; the answer is withheld"))
+                continue
+            self.commits += 1
+            for done in waiting:
+                if not done.done():
+                    done.set_result(None)
+
+    def _commit(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+        os.fsync(self._file)
+
+
+def read_rows(path: Path) -> Iterator[UsageRow]:
+    """Every whole row; torn lines are skipped."""
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                yield UsageRow(**json.loads(line))
+            except (ValueError, TypeError):
+                continue
+
+
+class MemoryUsage:
+    """The sink without a disk, for tests and tools."""
+
+    def __init__(self) -> None:
+        self.rows: list[UsageRow] = []
+
+    async def record(self, row: UsageRow) -> None:
+        self.rows.append(row)
+
+    def post(self, row: UsageRow) -> None:
+        self.rows.append(row)
+
+
+__all__ = ["MemoryUsage", "UsageSpool", "read_rows"]

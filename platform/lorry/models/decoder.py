@@ -1,0 +1,144 @@
+"""A Llama-family decoder over a flat batch of tokens: decode rows first, then prefill chunks.
+
+Activations are float32; base weights have the engine's dtype behind LinearMethod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lorry.layers.kv import KVView
+from lorry.layers.linear import LinearMethod, make_linear, packing_available
+from lorry.layers.sites import SITE_SLICES, Site, module_name
+from lorry.layers.spec import DecoderSpec
+from lorry_kernels.cpu import (
+    DecodeAttention,
+    LoraRouting,
+    apply_rotary,
+    decode_attention,
+    lora_apply,
+    prefill_attention,
+    rotary_tables,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Tokens ``begin..end`` of the batch: positions ``start ..`` of one sequence. ``table`` int64 pages
+    covering them and all before."""
+
+    begin: int
+    end: int
+    start: int
+    table: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's rows. ``ids``, ``positions`` int64 ``[T]``; ``kv_index`` from KVView.write_index; the first
+    ``decode_rows`` rows are one token each; ``logit_rows`` int64, the rows that need logits."""
+
+    ids: Tensor
+    positions: Tensor
+    kv_index: Tensor
+    decode_rows: int
+    decode: DecodeAttention | None
+    prefill: tuple[PrefillChunk, ...]
+    logit_rows: Tensor
+    lora: LoraRouting
+
+
+@dataclass(frozen=True, slots=True)
+class SiteWeights:
+    """Adapter arena of one site: a ``[R, S, K]`` and b[s] ``[R, N_s]``, float32."""
+
+    a: Tensor
+    b: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    input_norm: Tensor
+    post_norm: Tensor
+    linears: Mapping[Site, LinearMethod]
+
+
+class Decoder:
+    """Weights and forward pass. Holds no per-request state."""
+
+    def __init__(self, spec: DecoderSpec, tensors: Mapping[str, Tensor]) -> None:
+        self.spec = spec
+        packed = packing_available()
+        self._embedding = tensors["model.embed_tokens.weight"]
+        self._norm = tensors["model.norm.weight"].float()
+        self._head = make_linear(tensors["lm_head.weight"], packed=packed)
+        self._layers = [self._layer(tensors, layer, packed) for layer in range(spec.layers)]
+        self._cos, self._sin = rotary_tables(spec.head_dim, spec.rope_theta, spec.context_tokens)
+
+    @staticmethod
+    def _layer(tensors: Mapping[str, Tensor], layer: int, packed: bool) -> _Layer:
+        def fused(site: Site) -> LinearMethod:
+            parts = [tensors[f"{module_name(layer, name)}.weight"] for name in SITE_SLICES[site]]
+            return make_linear(torch.cat(parts) if len(parts) > 1 else parts[0], packed=packed)
+
+        prefix = f"model.layers.{layer}"
+        return _Layer(
+            tensors[f"{prefix}.input_layernorm.weight"].float(),
+            tensors[f"{prefix}.post_attention_layernorm.weight"].float(),
+            {site: fused(site) for site in Site},
+        )
+
+    def forward(self, batch: Batch, kv: KVView, sites: Mapping[tuple[int, Site], SiteWeights]) -> Tensor:
+        """Writes the batch's KV and returns float32 logits ``[len(logit_rows), vocabulary]``."""
+        spec = self.spec
+        cos = self._cos.index_select(0, batch.positions).unsqueeze(1)
+        sin = self._sin.index_select(0, batch.positions).unsqueeze(1)
+        hidden = F.embedding(batch.ids, self._embedding).float()
+        for index, layer in enumerate(self._layers):
+
+            def linear(x: Tensor, site: Site, index: int = index, layer: _Layer = layer) -> Tensor:
+                y = layer.linears[site](x)
+                if not batch.lora.empty:
+                    weights = sites[index, site]
+                    lora_apply(y, x, weights.a, weights.b, batch.lora)
+                return y
+
+            x = F.rms_norm(hidden, (spec.hidden,), layer.input_norm, spec.rms_norm_eps)
+            attended = self._attend(index, linear(x, Site.QKV), cos, sin, batch, kv)
+            hidden = hidden + linear(attended, Site.O)
+            x = F.rms_norm(hidden, (spec.hidden,), layer.post_norm, spec.rms_norm_eps)
+            gate_up = linear(x, Site.GATE_UP)
+            gate, up = gate_up[:, : spec.intermediate], gate_up[:, spec.intermediate :]
+            hidden = hidden + linear(F.silu(gate) * up, Site.DOWN)
+        last = hidden.index_select(0, batch.logit_rows)
+        return self._head(F.rms_norm(last, (spec.hidden,), self._norm, spec.rms_norm_eps))
+
+    def _attend(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor, batch: Batch, kv: KVView) -> Tensor:
+        """qkv ``[T, (H + 2 KVH) * D]`` -> ``[T, H * D]``; writes this step's keys and values first."""
+        spec = self.spec
+        rows, heads, kv_heads, dim = qkv.shape[0], spec.heads, spec.kv_heads, spec.head_dim
+        split = (heads + kv_heads) * dim
+        rotated = apply_rotary(qkv[:, :split].view(rows, heads + kv_heads, dim), cos, sin)
+        queries, keys = rotated[:, :heads], rotated[:, heads:]
+        values = qkv[:, split:].view(rows, kv_heads, dim)
+        kv.write(layer, batch.kv_index, keys, values)
+        parts: list[Tensor] = []
+        if batch.decode is not None:
+            parts.append(decode_attention(queries[: batch.decode_rows], *kv.layer(layer), batch.decode))
+        for chunk in batch.prefill:
+            own = slice(chunk.begin, chunk.end)
+            if chunk.start == 0:
+                parts.append(prefill_attention(queries[own], keys[own], values[own], 0))
+            else:
+                past = kv.read(layer, chunk.table, chunk.start + chunk.end - chunk.begin)
+                parts.append(prefill_attention(queries[own], *past, chunk.start))
+        attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return attended.reshape(rows, heads * dim)
+
+
+__all__ = ["Batch", "Decoder", "PrefillChunk", "SiteWeights"]

@@ -1,0 +1,178 @@
+"""SQL on adapters, versions and aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import joinedload, selectinload
+
+from lorry.adapters.manifest import AdapterFile
+from lorry.errors import AdapterQuarantined, VersionNotReady
+from lorry.registry.authz import VerifiedTenantId, not_visible
+from lorry.registry.db.base import new_id
+from lorry.registry.db.tables import Adapter, AdapterFileRow, AdapterVersion, Alias, AliasRevision, Tenant
+from lorry.registry.entries import VersionState
+from lorry.registry.paging import PageRequest
+
+
+async def find_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: str) -> Adapter | None:
+    query = select(Adapter).where(Adapter.tenant_id == tenant, Adapter.name == name)
+    return (await session.execute(query)).scalar_one_or_none()
+
+
+async def find_by_name(session: AsyncSession, tenant_name: str, name: str) -> Adapter | None:
+    """Of any tenant: only for a caller that goes on to look for its own grant on it."""
+    query = select(Adapter).join(Tenant, Tenant.id == Adapter.tenant_id)
+    query = query.where(Tenant.name == tenant_name, Adapter.name == name)
+    return (await session.execute(query)).scalar_one_or_none()
+
+
+async def open_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: str) -> Adapter:
+    """Raises ResourceNotFound."""
+    row = await find_adapter(session, tenant, name)
+    if row is None:
+        raise not_visible()
+    return row
+
+
+async def list_adapters(session: AsyncSession, tenant: VerifiedTenantId, page: PageRequest) -> Sequence[Adapter]:
+    query = select(Adapter).where(Adapter.tenant_id == tenant, Adapter.name > page.after)
+    return (await session.execute(query.order_by(Adapter.name).limit(page.size + 1))).scalars().all()
+
+
+async def insert_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: str, display_name: str) -> Adapter:
+    row = Adapter(id=new_id("ad"), tenant_id=tenant, name=name, display_name=display_name, last_version=0)
+    session.add(row)
+    await session.flush()
+    return row
+
+
+async def next_number(session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str) -> int:
+    """Takes the adapter's next version number; the row's lock makes others wait for this transaction."""
+    step = (
+        update(Adapter)
+        .where(Adapter.id == adapter_id, Adapter.tenant_id == tenant)
+        .values(last_version=Adapter.last_version + 1)
+        .returning(Adapter.last_version)
+    )
+    return (await session.execute(step)).scalar_one()
+
+
+async def insert_version(
+    session: AsyncSession,
+    adapter_id: str,
+    number: int,
+    *,
+    base_model_id: str,
+    sha256: str,
+    prefix: str,
+    files: Sequence[AdapterFile],
+    rank: int,
+    report: dict[str, Any],
+    state: VersionState,
+    state_reason: str,
+    created_by: str,
+) -> AdapterVersion:
+    row = AdapterVersion(
+        id=new_id("av"),
+        adapter_id=adapter_id,
+        number=number,
+        base_model_id=base_model_id,
+        sha256=sha256,
+        prefix=prefix,
+        rank=rank,
+        size_bytes=sum(file.size for file in files),
+        report=report,
+        created_by=created_by,
+        state=state.value,
+        state_reason=state_reason,
+    )
+    session.add(row)
+    await session.flush()
+    session.add_all(
+        AdapterFileRow(version_id=row.id, path=file.path, size_bytes=file.size, sha256=file.sha256) for file in files
+    )
+    await session.flush()
+    return row
+
+
+async def find_version(
+    session: AsyncSession, tenant: VerifiedTenantId, adapter_name: str, number: int
+) -> AdapterVersion | None:
+    """With its files and base."""
+    query = (
+        select(AdapterVersion)
+        .join(Adapter, Adapter.id == AdapterVersion.adapter_id)
+        .options(selectinload(AdapterVersion.files), joinedload(AdapterVersion.base))
+        .where(Adapter.tenant_id == tenant, Adapter.name == adapter_name, AdapterVersion.number == number)
+        .execution_options(populate_existing=True)
+    )
+    return (await session.execute(query)).scalar_one_or_none()
+
+
+async def list_versions(session: AsyncSession, adapter_id: str, page: PageRequest) -> Sequence[AdapterVersion]:
+    """Newest first, with their base."""
+    query = select(AdapterVersion).options(joinedload(AdapterVersion.base))
+    query = query.where(AdapterVersion.adapter_id == adapter_id)
+    if page.after:
+        query = query.where(AdapterVersion.number < int(page.after))
+    return (await session.execute(query.order_by(AdapterVersion.number.desc()).limit(page.size + 1))).scalars().all()
+
+
+async def require_ready(session: AsyncSession, adapter: Adapter, number: int) -> None:
+    """Raises ResourceNotFound, AdapterQuarantined or VersionNotReady."""
+    query = select(AdapterVersion.state).where(AdapterVersion.adapter_id == adapter.id, AdapterVersion.number == number)
+    state = (await session.execute(query)).scalar_one_or_none()
+    if state is None:
+        raise not_visible()
+    if state == VersionState.QUARANTINED:
+        raise AdapterQuarantined(f"version: {number} is quarantined; use another version")
+    if state != VersionState.READY:
+        raise VersionNotReady(f"version: {number} is {state}; use a READY version")
+
+
+async def set_alias(session: AsyncSession, adapter: Adapter, name: str, number: int, created_by: str) -> Alias:
+    """A new revision of the alias, unless it points there already."""
+    query = select(Alias).where(Alias.adapter_id == adapter.id, Alias.name == name).with_for_update()
+    row = (await session.execute(query)).scalar_one_or_none()
+    if row is None:
+        row = Alias(adapter_id=adapter.id, name=name, revision=0)
+        session.add(row)
+        await session.flush()
+    elif await alias_target(session, row) == number:
+        return row
+    row.revision += 1
+    await session.flush()
+    session.add(
+        AliasRevision(adapter_id=adapter.id, name=name, revision=row.revision, number=number, created_by=created_by)
+    )
+    await session.flush()
+    return row
+
+
+async def alias_target(session: AsyncSession, alias: Alias) -> int | None:
+    query = select(AliasRevision.number).where(
+        AliasRevision.adapter_id == alias.adapter_id,
+        AliasRevision.name == alias.name,
+        AliasRevision.revision == alias.revision,
+    )
+    return (await session.execute(query)).scalar_one_or_none()
+
+
+__all__ = [
+    "alias_target",
+    "find_adapter",
+    "find_by_name",
+    "find_version",
+    "insert_adapter",
+    "insert_version",
+    "list_adapters",
+    "list_versions",
+    "next_number",
+    "open_adapter",
+    "require_ready",
+    "set_alias",
+]

@@ -1,0 +1,267 @@
+"""Versions: validated, stored by content, then committed; in that order, so that a READY row always has its
+objects and a failure leaves at most objects that nothing names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lorry.adapters.manifest import AdapterFile, files_digest, scan_directory
+from lorry.adapters.report import ValidationReport
+from lorry.errors import (
+    AdapterDigestMismatch,
+    AdapterRefused,
+    FailedPrecondition,
+    FieldViolation,
+    InvalidRequest,
+)
+from lorry.ids import AdapterDigest
+from lorry.layers.spec import DecoderSpec
+from lorry.registry import audit, changes
+from lorry.registry.adapters import repository
+from lorry.registry.adapters.uploads import UploadLimits, Uploads, UploadState
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_owner
+from lorry.registry.bases import repository as bases
+from lorry.registry.bases.service import check_sha256
+from lorry.registry.changes import Change, Kind
+from lorry.registry.db.conflicts import unique
+from lorry.registry.db.engine import Database
+from lorry.registry.db.tables import AdapterVersion, BaseModel
+from lorry.registry.entries import VersionState
+from lorry.registry.idempotency import RequestKey, remember, replay
+from lorry.registry.names import AdapterName
+from lorry.registry.paging import Page, PageRequest
+from lorry.registry.tenants.repository import open_tenant
+
+Validator = Callable[[Path, DecoderSpec], ValidationReport]
+"""``lorry.adapters.validate.validate_directory`` with its limits; runs in a thread."""
+
+REASON_MAX = 1000
+
+
+class ObjectSink(Protocol):
+    """The part of ``lorry.adapters.store.ObjectStore`` that registration needs."""
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Raises ObjectStoreUnavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A set of uploaded files and what validation said of it, before it is a version."""
+
+    sha256: AdapterDigest
+    files: Sequence[AdapterFile]
+    report: ValidationReport
+
+    @property
+    def prefix(self) -> str:
+        return f"adapters/sha256/{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a new version belongs to, looked up before the long work."""
+
+    tenant: VerifiedTenantId
+    adapter_id: str
+    base: BaseModel
+
+
+class VersionService:
+    """Raises RoleTooLow below owner, and ResourceNotFound for what is not there or not the caller's to see."""
+
+    def __init__(self, database: Database, uploads: Uploads, store: ObjectSink, validate: Validator) -> None:
+        self._database = database
+        self._uploads = uploads
+        self._store = store
+        self._validate = validate
+
+    @property
+    def limits(self) -> UploadLimits:
+        return self._uploads.limits
+
+    async def create_upload(self, caller: Caller, name: AdapterName) -> UploadState:
+        require_owner(caller, "upload adapters")
+        tenant, adapter_id = await self._adapter(caller, name)
+        return await self._uploads.create(tenant, adapter_id)
+
+    async def get_upload(self, caller: Caller, name: AdapterName, upload_id: str) -> UploadState:
+        require_owner(caller, "upload adapters")
+        tenant, adapter_id = await self._adapter(caller, name)
+        return await self._uploads.get(tenant, adapter_id, upload_id)
+
+    async def put_chunk(
+        self, caller: Caller, name: AdapterName, upload_id: str, file: str, offset: int, data: bytes, sha256: str
+    ) -> int:
+        """As ``Uploads.put``."""
+        require_owner(caller, "upload adapters")
+        tenant, adapter_id = await self._adapter(caller, name)
+        return await self._uploads.put(tenant, adapter_id, upload_id, file, offset, data, sha256)
+
+    async def create(
+        self,
+        caller: Caller,
+        name: AdapterName,
+        upload_id: str,
+        base: str,
+        expected_sha256: str = "",
+        request_id: str = "",
+    ) -> AdapterVersion:
+        """The adapter's next version, READY, with its files and base loaded.
+
+        Raises AdapterRefused after a REJECTED version with its report was recorded; AdapterDigestMismatch
+        where ``expected_sha256`` differs, and ObjectStoreUnavailable: then nothing was recorded, and the
+        upload is still there.
+        """
+        require_owner(caller, "create versions")
+        key = RequestKey.of(caller, "CreateAdapterVersion", request_id, name.bare, upload_id, base, expected_sha256)
+        place = await self._place(caller, name, base)
+        async with self._uploads.sealed(place.tenant, place.adapter_id, upload_id) as folder:
+            # An equal request may have had the upload until now.
+            if (known := await self._replayed(key, place.tenant, name)) is not None:
+                return known
+            if folder is None:
+                raise not_visible()
+            candidate = await self._examine(folder, place.base, expected_sha256)
+            if candidate.report.ok:
+                for file in candidate.files:
+                    # Never skipped for bytes that the store has: how long this takes must not tell whose they are.
+                    await self._store.put_file(f"{candidate.prefix}/{file.path}", folder / file.path)
+            row = await self._commit(caller, key, place, name, candidate)
+        await self._uploads.discard(upload_id)
+        return _answer(row)
+
+    async def examine(
+        self, caller: Caller, name: AdapterName, upload_id: str, base: str, expected_sha256: str = ""
+    ) -> tuple[Candidate, BaseModel]:
+        """``create`` without making anything (``validate_only``). Raises AdapterRefused."""
+        require_owner(caller, "create versions")
+        place = await self._place(caller, name, base)
+        async with self._uploads.sealed(place.tenant, place.adapter_id, upload_id) as folder:
+            if folder is None:
+                raise not_visible()
+            candidate = await self._examine(folder, place.base, expected_sha256)
+        if not candidate.report.ok:
+            raise candidate.report.error()
+        return candidate, place.base
+
+    async def get(self, caller: Caller, name: AdapterName) -> AdapterVersion:
+        require_owner(caller, "read versions")
+        async with self._database.read() as session:
+            _, tenant = await open_tenant(session, caller, name.tenant)
+            return await _find(session, tenant, name)
+
+    async def list(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AdapterVersion]:
+        require_owner(caller, "list versions")
+        if page.after and not page.after.isdecimal():
+            raise InvalidRequest.field("page_token", "is not one; use a next_page_token as it was given")
+        async with self._database.read() as session:
+            _, tenant = await open_tenant(session, caller, name.tenant)
+            adapter = await repository.open_adapter(session, tenant, name.adapter)
+            rows = await repository.list_versions(session, adapter.id, page)
+            return page.page(rows, lambda row: str(row.number))
+
+    async def quarantine(self, caller: Caller, name: AdapterName, reason: str) -> AdapterVersion:
+        """Idempotent: the first reason stays. Raises FailedPrecondition for a REJECTED version."""
+        require_owner(caller, "quarantine versions")
+        if len(reason) > REASON_MAX:
+            raise InvalidRequest.field("reason", f"{len(reason)} characters; use at most {REASON_MAX}")
+        async with self._database.write() as session:
+            _, tenant = await open_tenant(session, caller, name.tenant)
+            row = await _find(session, tenant, name)
+            if row.state == VersionState.REJECTED:
+                raise FailedPrecondition(f"name: {name} is REJECTED and never served; nothing to quarantine")
+            if row.state == VersionState.READY:
+                row.state, row.state_reason = VersionState.QUARANTINED.value, reason
+                audit.append(session, tenant, caller, "version.quarantine", str(name), reason=reason)
+                await changes.record(session, Change(Kind.ADAPTER, row.adapter_id))
+            return row
+
+    async def _adapter(self, caller: Caller, name: AdapterName) -> tuple[VerifiedTenantId, str]:
+        async with self._database.read() as session:
+            _, tenant = await open_tenant(session, caller, name.tenant)
+            return tenant, (await repository.open_adapter(session, tenant, name.adapter)).id
+
+    async def _place(self, caller: Caller, name: AdapterName, base: str) -> _Place:
+        tenant, adapter_id = await self._adapter(caller, name)
+        async with self._database.read() as session:
+            row = await bases.find(session, base)
+        if row is None:
+            raise InvalidRequest.field("base", f"models/{base} is not registered; ListBaseModels lists those that are")
+        return _Place(tenant, adapter_id, row)
+
+    async def _replayed(self, key: RequestKey, tenant: VerifiedTenantId, name: AdapterName) -> AdapterVersion | None:
+        async with self._database.read() as session:
+            subject = await replay(session, key)
+            if subject is None:
+                return None
+            return _answer(await _find(session, tenant, AdapterName(name.tenant, name.adapter, version=int(subject))))
+
+    async def _examine(self, folder: Path, base: BaseModel, expected_sha256: str) -> Candidate:
+        files = await asyncio.to_thread(scan_directory, folder)
+        if not files:
+            raise InvalidRequest.field("upload", "holds no file; PutChunk them first")
+        sha256 = files_digest(files)
+        if expected_sha256 and check_sha256("expected_sha256", expected_sha256.lower()) != sha256:
+            raise AdapterDigestMismatch(
+                f"expected_sha256: {expected_sha256.lower()} was expected, the uploaded files have {sha256}; "
+                "no version was made",
+                metadata={"want": expected_sha256.lower(), "have": sha256},
+            )
+        report = await asyncio.to_thread(self._validate, folder, DecoderSpec.from_config(base.config))
+        return Candidate(sha256, files, report)
+
+    async def _commit(
+        self, caller: Caller, key: RequestKey, place: _Place, name: AdapterName, candidate: Candidate
+    ) -> AdapterVersion:
+        report = candidate.report
+        state = VersionState.READY if report.ok else VersionState.REJECTED
+        async with self._database.write() as session:
+            number = await repository.next_number(session, place.tenant, place.adapter_id)
+            row = await repository.insert_version(
+                session,
+                place.adapter_id,
+                number,
+                base_model_id=place.base.id,
+                sha256=candidate.sha256,
+                prefix=candidate.prefix,
+                files=candidate.files,
+                rank=report.rank,
+                report=report.to_dict(),
+                state=state,
+                state_reason="" if report.ok else report.error().message[:REASON_MAX],
+                created_by=caller.key_id,
+            )
+            async with unique(session, f"request_id: {key.request_id!r} is in use by another request; use a new one"):
+                remember(session, key, str(number))
+            subject = f"{name.bare}/versions/{number}"
+            audit.append(session, place.tenant, caller, "version.create", subject, state=state, sha256=row.sha256)
+            await changes.record(session, Change(Kind.ADAPTER, place.adapter_id))
+            return await _find(session, place.tenant, AdapterName(name.tenant, name.adapter, version=number))
+
+
+async def _find(session: Any, tenant: VerifiedTenantId, name: AdapterName) -> AdapterVersion:
+    assert name.version is not None
+    row = await repository.find_version(session, tenant, name.adapter, name.version)
+    if row is None:
+        raise not_visible()
+    return row
+
+
+def _answer(row: AdapterVersion) -> AdapterVersion:
+    """``row`` if it is not REJECTED, else its refusal, from the stored report."""
+    if row.state != VersionState.REJECTED:
+        return row
+    failed = [check for check in row.report["checks"] if check["outcome"] == "fail"]
+    raise AdapterRefused(
+        f"version {row.number} is REJECTED: {row.state_reason}",
+        metadata={"version": str(row.number), "failed_checks": ",".join(check["id"] for check in failed[:5])},
+        violations=[FieldViolation(check["id"], check["message"]) for check in failed],
+    )
+
+
+__all__ = ["Candidate", "ObjectSink", "Validator", "VersionService"]

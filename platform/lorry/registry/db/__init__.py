@@ -1,0 +1,1 @@
+"""Tables and connections. SQL itself is in the domains' ``repository`` modules."""

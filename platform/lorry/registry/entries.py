@@ -1,0 +1,108 @@
+"""The rows of a snapshot: frozen, with times as Unix seconds. Built by ``loading``, read by ``snapshot``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from lorry.adapters.manifest import AdapterRef
+from lorry.ids import BaseDigest, TenantId
+from lorry.layers.spec import DecoderSpec
+
+
+class VersionState(StrEnum):
+    """REJECTED and QUARANTINED versions are never served; nothing leaves REJECTED or QUARANTINED."""
+
+    READY = "READY"
+    REJECTED = "REJECTED"
+    QUARANTINED = "QUARANTINED"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantEntry:
+    id: TenantId
+    name: str
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    key_id: str
+    tenant: TenantId
+    principal: str
+    role: str
+    mac: str = field(repr=False)
+    pepper_id: str = field(repr=False)
+    expires_at: float | None
+    revoked_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModelEntry:
+    """A registered base. ``config`` is its Hugging Face config.json; ``spec`` what Lorry reads from it."""
+
+    id: str
+    name: str
+    base_digest: BaseDigest
+    tokenizer_sha256: str
+    context_tokens: int
+    config: Mapping[str, Any] = field(repr=False)
+    spec: DecoderSpec = field(repr=False)
+
+    @property
+    def resource(self) -> str:
+        """``models/{base}``"""
+        return f"models/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    number: int
+    state: VersionState
+    base_id: str
+    ref: AdapterRef
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterEntry:
+    id: str
+    tenant: TenantId
+    tenant_name: str
+    name: str
+    versions: Mapping[int, VersionEntry]
+    aliases: Mapping[str, int]
+
+    @property
+    def resource(self) -> str:
+        """``tenants/{t}/adapters/{a}``"""
+        return f"tenants/{self.tenant_name}/adapters/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class GrantEntry:
+    """A tenant's newest grant on a resource. ``resource`` is an adapter's or a base's id."""
+
+    tenant: TenantId
+    resource: str
+    revoked_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PinEntry:
+    tenant: TenantId
+    adapter: str
+    version: int
+
+
+__all__ = [
+    "AdapterEntry",
+    "BaseModelEntry",
+    "GrantEntry",
+    "KeyEntry",
+    "PinEntry",
+    "TenantEntry",
+    "VersionEntry",
+    "VersionState",
+]

@@ -1,0 +1,1 @@
+"""Tenants, their principals and API keys."""

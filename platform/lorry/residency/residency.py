@@ -1,0 +1,301 @@
+"""Adapter versions in this engine: who holds them, where their bytes are, which slot they run from."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic
+
+from lorry.errors import AdapterLoadFailed, InternalError, LorryError, SlotIntegrity
+from lorry.ids import AdapterDigest, ChunkId, Generation, RequestId, SlotId
+from lorry.memory import MemoryLedger
+from lorry.residency.host import Failed, Fetching, HostTier, R
+from lorry.residency.slots import Slot, SlotTable
+
+
+class AdapterState(StrEnum):
+    """Of a version that somebody holds, or that a slot still has. ABSENT is every other one."""
+
+    ABSENT = "absent"
+    FETCHING = "fetching"
+    ON_HOST = "on_host"
+    RESIDENT = "resident"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a pinned request runs. ``loaded``: the slot was filled just now, so this step's plan must carry
+    the load of ``chunks``, after unloading ``evicted``; ``displaced`` are the digests that lost their slot."""
+
+    slot: SlotId
+    generation: Generation
+    digest: AdapterDigest
+    chunks: tuple[ChunkId, ...]
+    loaded: bool
+    evicted: tuple[SlotId, ...] = ()
+    displaced: tuple[AdapterDigest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A fetch ended: the version is on the host, or ``error`` says why not."""
+
+    digest: AdapterDigest
+    error: LorryError | None
+
+
+@dataclass(slots=True, eq=False)
+class _Version(Generic[R]):
+    ref: R
+    state: AdapterState = AdapterState.ABSENT
+    chunks: int = 0
+    holders: set[RequestId] = field(default_factory=set)
+
+
+class Residency(Generic[R]):
+    """Holds, pins, slots.
+
+    A **hold** lasts from a request's admission to its last token: it keeps the version's identity and
+    its host copy. A **pin** lasts while the request runs and keeps the slot; only a holder may pin.
+    A slot without a pin may be emptied: first those that nobody holds, least recently used first; a held
+    one only where the caller says that nothing moves otherwise. Not thread-safe.
+    """
+
+    def __init__(self, ledger: MemoryLedger, host: HostTier[R]) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._slots = SlotTable(ledger, ledger.config.max_slots)
+        self._versions: dict[AdapterDigest, _Version[R]] = {}
+        self._held_by: dict[RequestId, AdapterDigest] = {}
+        self._pinned_by: dict[RequestId, Slot] = {}
+        self._asking: deque[AdapterDigest] = deque()
+        self._draining: frozenset[SlotId] = frozenset()
+
+    def state_of(self, digest: AdapterDigest) -> AdapterState:
+        version = self._versions.get(digest)
+        return AdapterState.ABSENT if version is None else version.state
+
+    def chunks_of(self, digest: AdapterDigest) -> int:
+        """Adapter chunks it takes; known once it is ON_HOST."""
+        return self._versions[digest].chunks
+
+    def tier_of(self, digest: AdapterDigest) -> str:
+        """``device``, ``host``, ``disk`` or ``object_store``, as a request for it would find it now."""
+        return "device" if self._slots.find(digest) is not None else self._host.tier_of(digest)
+
+    @property
+    def resident(self) -> Set[AdapterDigest]:
+        """Digests in a slot; a live view."""
+        return self._slots.digests
+
+    @property
+    def fetching(self) -> bool:
+        return bool(self._asking)
+
+    def hold(self, owner: RequestId, ref: R) -> AdapterState:
+        """Hold ``ref``'s version for ``owner`` and start to fetch it if need be. Raises, holding nothing,
+        the error of a fetch that has failed just now (the next hold tries again)."""
+        if owner in self._held_by:
+            raise InternalError(f"request {owner} holds an adapter version already")
+        digest = ref.digest
+        version = self._versions.setdefault(digest, _Version(ref))
+        if not version.holders:
+            self._host.retain(digest)
+        version.holders.add(owner)
+        self._held_by[owner] = digest
+        if version.state is AdapterState.ABSENT:
+            arrival = self._ask(digest, version)
+            if arrival is not None and arrival.error is not None:
+                # The first answer may be a fetch's failure that nobody stayed to hear of. This one tries anew.
+                arrival = self._ask(digest, version)
+            if arrival is None:
+                self._asking.append(digest)
+            elif arrival.error is not None:
+                self.release(owner)
+                raise arrival.error
+        return version.state
+
+    def release(self, owner: RequestId) -> None:
+        """End ``owner``'s hold. Nothing happens if it has none. It must not be pinned any more."""
+        digest = self._held_by.pop(owner, None)
+        if digest is None:
+            return
+        if owner in self._pinned_by:
+            raise SlotIntegrity(f"request {owner} released adapter {digest} while it was pinned")
+        version = self._versions[digest]
+        version.holders.remove(owner)
+        if not version.holders:
+            self._host.release(digest)
+            if version.state is not AdapterState.RESIDENT:
+                self._forget(digest)
+
+    def poll(self, limit: int = 64) -> list[Arrival]:
+        """Ask the host tier about at most ``limit`` versions under way, in turn; the ones that ended."""
+        arrivals: list[Arrival] = []
+        for _ in range(min(limit, len(self._asking))):
+            digest = self._asking.popleft()
+            arrival = self._ask(digest, self._versions[digest])
+            if arrival is None:
+                self._asking.append(digest)
+            else:
+                arrivals.append(arrival)
+        return arrivals
+
+    def pin(self, owner: RequestId, *, force: bool = False) -> Placement | None:
+        """Give ``owner`` the device slot of the version that it holds, filling one where needed.
+
+        None, and nothing changed, while there is no room (or the version is not on the host). ``force``
+        also empties slots that others hold but do not pin.
+        """
+        digest = self._held_by[owner]
+        version = self._versions[digest]
+        row = self._slots.find(digest)
+        evicted: list[Slot] = []
+        displaced: tuple[AdapterDigest, ...] = ()
+        loaded = row is None
+        if row is None:
+            if version.state is not AdapterState.ON_HOST:
+                return None
+            room = self._room(version.chunks, force)
+            if room is None:
+                return None
+            evicted, displaced = room, tuple(d for d in (r.digest for r in room) if d is not None)
+            for victim in room:
+                self._evict(victim)
+            row = self._slots.fill(digest, version.chunks)
+            version.state = AdapterState.RESIDENT
+        self._slots.pin(row, owner)
+        self._pinned_by[owner] = row
+        chunks = () if row.grant is None else row.grant.chunks
+        return Placement(row.slot, row.generation, digest, chunks, loaded, tuple(r.slot for r in evicted), displaced)
+
+    def unpin(self, owner: RequestId, at_step: int) -> None:
+        """Drop the pin (nothing happens without one); ``at_step`` is the last step that ``owner`` was in."""
+        row = self._pinned_by.pop(owner, None)
+        if row is not None:
+            self._slots.unpin(row, owner, at_step)
+
+    def pinned(self, slot: SlotId, generation: Generation) -> tuple[RequestId, ...]:
+        """Who runs from this fill of the slot."""
+        row = self._slots[slot]
+        return tuple(row.pins) if row.generation == generation else ()
+
+    def discard(self, slot: SlotId, generation: Generation) -> bool:
+        """Empty a slot whose bytes are not there or not to be trusted, once nobody is pinned to it. Other
+        holders of the version ask the host tier anew. False if that fill is gone already."""
+        row = self._slots[slot]
+        if row.digest is None or row.generation != generation:
+            return False
+        self._evict(row)
+        return True
+
+    def lose(self, digest: AdapterDigest) -> bool:
+        """The device's copy is damaged: empty its slot. False, and nothing changed, while somebody is pinned to
+        it, or where it is not resident."""
+        row = self._slots.find(digest)
+        if row is None or row.pins:
+            return False
+        self._evict(row)
+        return True
+
+    def drain(self, digest: AdapterDigest) -> frozenset[SlotId]:
+        """Choose the slots that ``digest``'s load shall get: those with the fewest pins that make enough
+        room. They are remembered in ``draining``; who admits requests keeps them off these."""
+        room = self._slots.room(self._versions[digest].chunks, self._slots.quietest())
+        self._draining = frozenset(r.slot for r in room or ())
+        return self._draining
+
+    def stop_draining(self) -> None:
+        self._draining = frozenset()
+
+    def is_draining(self, digest: AdapterDigest) -> bool:
+        row = self._slots.find(digest)
+        return row is not None and row.slot in self._draining
+
+    @property
+    def drained(self) -> bool:
+        """No draining slot is pinned any more."""
+        return all(not self._slots[slot].pins for slot in self._draining)
+
+    def slots(self) -> list[dict[str, Any]]:
+        """Filled slots as JSON values: slot, generation, digest, chunks, pins, holds."""
+        return [
+            {
+                "slot": int(row.slot),
+                "generation": int(row.generation),
+                "digest": str(row.digest),
+                "chunks": row.chunks,
+                "pins": len(row.pins),
+                "holds": len(self._versions[row.digest].holders),
+            }
+            for row in self._slots
+            if row.digest is not None
+        ]
+
+    def check_integrity(self) -> None:
+        """Raises SlotIntegrity where holds, pins, slots and states contradict each other."""
+        self._slots.check_integrity()
+        for digest, version in self._versions.items():
+            if (version.state is AdapterState.RESIDENT) != (self._slots.find(digest) is not None):
+                raise SlotIntegrity(f"adapter {digest} is {version.state} but the slot table says otherwise")
+            if (version.state is AdapterState.FETCHING) != (digest in self._asking):
+                raise SlotIntegrity(f"adapter {digest} is {version.state} but its fetch is asked after, or not")
+            if not version.holders and version.state is not AdapterState.RESIDENT:
+                raise SlotIntegrity(f"adapter {digest} is remembered although nobody holds it")
+            if {o for o, d in self._held_by.items() if d == digest} != version.holders:
+                raise SlotIntegrity(f"adapter {digest}: its holders and their holds differ")
+        if len(set(self._asking)) != len(self._asking):
+            raise SlotIntegrity("one version is asked after twice")
+        for row in self._slots:
+            if row.pins != {o for o, r in self._pinned_by.items() if r is row}:
+                raise SlotIntegrity(f"slot {row.slot}: its pins and their owners differ")
+            if any(self._held_by.get(owner) != row.digest for owner in row.pins):
+                raise SlotIntegrity(f"slot {row.slot} is pinned by a request that does not hold its version")
+
+    def _ask(self, digest: AdapterDigest, version: _Version[R]) -> Arrival | None:
+        """Sets the version's state. None: still under way, and the caller keeps asking."""
+        answer = self._host.ensure(version.ref)
+        if isinstance(answer, Fetching):
+            version.state = AdapterState.FETCHING
+            return None
+        if isinstance(answer, Failed):
+            version.state = AdapterState.ABSENT
+            return Arrival(digest, answer.error)
+        limit = self._ledger.config.max_rank
+        if not 1 <= answer.rank <= limit:
+            version.state = AdapterState.ABSENT
+            text = f"adapter {digest} has rank {answer.rank}; this engine serves 1 to max_rank = {limit}"
+            return Arrival(digest, AdapterLoadFailed(text))
+        version.state = AdapterState.ON_HOST
+        version.chunks = self._ledger.chunks_for(answer.rank)
+        return Arrival(digest, None)
+
+    def _room(self, chunks: int, force: bool) -> list[Slot] | None:
+        idle = self._slots.evictable()
+        unheld = [r for r in idle if not self._holders(r)]
+        held = [r for r in idle if self._holders(r)] if force else []
+        return self._slots.room(chunks, [*unheld, *held])
+
+    def _holders(self, row: Slot) -> set[RequestId]:
+        return set() if row.digest is None else self._versions[row.digest].holders
+
+    def _evict(self, row: Slot) -> None:
+        digest = row.digest
+        self._slots.empty(row)
+        if digest is None:
+            return
+        version = self._versions[digest]
+        if version.holders:
+            version.state = AdapterState.FETCHING  # retained on the host as a rule; the next poll finds out
+            self._asking.append(digest)
+        else:
+            self._forget(digest)
+
+    def _forget(self, digest: AdapterDigest) -> None:
+        if self._versions.pop(digest).state is AdapterState.FETCHING:
+            self._asking.remove(digest)
+
+
+__all__ = ["AdapterState", "Arrival", "Placement", "Residency"]

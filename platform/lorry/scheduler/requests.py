@@ -1,0 +1,76 @@
+"""What goes into the scheduler, and what comes out of a step for each request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from lorry.errors import LorryError
+from lorry.ids import AdapterDigest, RequestId, TenantId
+from lorry.request import SamplingParams, StoppingParams
+from lorry.residency.host import R
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest(Generic[R]):
+    """``ref`` None is the base. ``deadline`` and ``queue_deadline`` (latest start of the first step) are
+    readings of the scheduler's clock, None is no limit. ``reject_cold``: refuse instead of fetching."""
+
+    request_id: RequestId
+    tenant: TenantId
+    prompt: tuple[int, ...]
+    ref: R | None
+    sampling: SamplingParams
+    stopping: StoppingParams
+    deadline: float | None = None
+    queue_deadline: float | None = None
+    reject_cold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """Comes with a request's first token. ``tier``: base, device, host, disk or object_store, where the
+    adapter was when the request came. ``queue_s``: from then to its first step, fetch included;
+    ``adapter_load_s``: the part of it until the adapter was in host memory."""
+
+    tier: str
+    queue_s: float
+    adapter_load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """``reason``: ``stop`` or ``length``. ``output_tokens`` counts the stop id. Seconds: ``prefill_s`` from
+    the first step to the first token, ``ttft_s`` from arrival to the first token, ``decode_s`` from the
+    first token to the last. Distinct adapters (the base is one) are over the steps it was in."""
+
+    reason: str
+    matched_stop_id: int | None
+    prompt_tokens: int
+    output_tokens: int
+    cached_prompt_tokens: int
+    prefill_s: float
+    ttft_s: float
+    decode_s: float
+    max_distinct_adapters: int
+    min_distinct_adapters: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """One request's news from one step.
+
+    ``tokens`` are new output ids to print: a stop id is not among them, it is ``finish.matched_stop_id``.
+    ``adapter`` is what the runner read from the device's slot table. At most one of ``finish`` and
+    ``error`` is set, and nothing follows it.
+    """
+
+    request_id: RequestId
+    tokens: tuple[int, ...] = ()
+    adapter: AdapterDigest | None = None
+    first: FirstStep | None = None
+    finish: Ending | None = None
+    error: LorryError | None = None
+
+
+__all__ = ["Ending", "FirstStep", "ScheduledRequest", "SequenceUpdate"]

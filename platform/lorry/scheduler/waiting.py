@@ -1,0 +1,185 @@
+"""Requests that wait to be admitted."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterator, Set
+from itertools import chain
+from typing import Generic
+
+from lorry.errors import InternalError
+from lorry.ids import AdapterDigest, TenantId
+from lorry.residency.host import R
+from lorry.scheduler.entry import Entry
+
+_LANES_PER_NEED = 4
+
+
+class Lane(Generic[R]):
+    """One tenant's waiting requests for one adapter version (or the base), in order of arrival.
+
+    ``filed``: (chunks, arrival of the head) under which the tenant's list of loadable lanes has it.
+    """
+
+    __slots__ = ("digest", "entries", "filed", "tenant")
+
+    def __init__(self, tenant: TenantId, digest: AdapterDigest | None) -> None:
+        self.tenant = tenant
+        self.digest = digest
+        self.entries: deque[Entry[R]] = deque()
+        self.filed: tuple[int, int] | None = None
+
+    @property
+    def head(self) -> int:
+        return self.entries[0].arrival
+
+
+class _Tenant(Generic[R]):
+    __slots__ = ("lanes", "loadable", "waiting")
+
+    def __init__(self) -> None:
+        self.lanes: dict[AdapterDigest | None, Lane[R]] = {}
+        self.loadable: dict[int, list[tuple[int, AdapterDigest]]] = {}
+        self.waiting = 0
+
+
+class WaitingQueue(Generic[R]):
+    """Why not one deque: a plan must find, for each tenant, the oldest requests that could run now, at a
+    cost that does not grow with the queue. Requests of a lane wait for the same thing, so only a lane's
+    front is looked at; lanes whose version must be loaded first are filed by the chunks they need, because
+    if one of a need finds no room then none of that need does; lanes whose version is not on the host are
+    not looked at.
+
+    Order: within a lane by arrival, between a tenant's lanes by their heads' arrival, between tenants in
+    turn: ``served`` moves a tenant behind all others.
+    """
+
+    def __init__(self, load_need: Callable[[AdapterDigest], int | None]) -> None:
+        """``load_need``: chunks to load of a version that is on the host and in no slot, else None. Call
+        ``refile`` whenever its answer may have changed."""
+        self._load_need = load_need
+        self._tenants: dict[TenantId, _Tenant[R]] = {}
+        self._wanting: dict[AdapterDigest, dict[TenantId, Lane[R]]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def push(self, entry: Entry[R]) -> None:
+        tenant_id, digest = entry.request.tenant, entry.digest
+        tenant = self._tenants.setdefault(tenant_id, _Tenant())
+        lane = tenant.lanes.get(digest)
+        if lane is None:
+            lane = tenant.lanes[digest] = Lane(tenant_id, digest)
+            if digest is not None:
+                self._wanting.setdefault(digest, {})[tenant_id] = lane
+        lane.entries.append(entry)
+        tenant.waiting += 1
+        self._size += 1
+        self._file(tenant, lane)
+
+    def remove(self, entry: Entry[R]) -> None:
+        tenant_id, digest = entry.request.tenant, entry.digest
+        tenant = self._tenants[tenant_id]
+        lane = tenant.lanes[digest]
+        if lane.entries[0] is entry:
+            lane.entries.popleft()
+        else:
+            lane.entries.remove(entry)
+        tenant.waiting -= 1
+        self._size -= 1
+        self._file(tenant, lane)
+        if not lane.entries:
+            del tenant.lanes[digest]
+            if digest is not None:
+                del self._wanting[digest][tenant_id]
+                if not self._wanting[digest]:
+                    del self._wanting[digest]
+        if not tenant.lanes:
+            del self._tenants[tenant_id]
+
+    def refile(self, digest: AdapterDigest) -> None:
+        """The version moved: between absent, host and device."""
+        for tenant_id, lane in self._wanting.get(digest, {}).items():
+            self._file(self._tenants[tenant_id], lane)
+
+    def wanting(self, digest: AdapterDigest) -> list[Entry[R]]:
+        """Everything that waits for the version, of all tenants."""
+        return [entry for lane in self._wanting.get(digest, {}).values() for entry in lane.entries]
+
+    def in_turn(self) -> list[TenantId]:
+        """Tenants with waiting requests, the one that was served longest ago first."""
+        return list(self._tenants)
+
+    def served(self, tenant_id: TenantId) -> None:
+        tenant = self._tenants.pop(tenant_id, None)
+        if tenant is not None:
+            self._tenants[tenant_id] = tenant
+
+    def fronts(self, tenant_id: TenantId, resident: Set[AdapterDigest]) -> list[Lane[R]]:
+        """The tenant's lanes that may be able to run: of the base and of resident versions all, of loadable
+        ones the oldest few of each need; by their heads' arrival."""
+        tenant = self._tenants.get(tenant_id)
+        if tenant is None:
+            return []
+        lanes = tenant.lanes
+        found: list[Lane[R]] = [lanes[None]] if None in lanes else []
+        if len(lanes) <= len(resident):
+            found.extend(lane for digest, lane in lanes.items() if digest in resident)
+        else:
+            found.extend(lanes[digest] for digest in resident if digest in lanes)
+        for filed in tenant.loadable.values():
+            found.extend(lanes[digest] for _, digest in filed[:_LANES_PER_NEED])
+        found.sort(key=lambda lane: lane.head)
+        return found
+
+    def counts(self) -> dict[TenantId, int]:
+        return {tenant_id: tenant.waiting for tenant_id, tenant in self._tenants.items()}
+
+    def entries(self) -> Iterator[Entry[R]]:
+        return chain.from_iterable(lane.entries for t in self._tenants.values() for lane in t.lanes.values())
+
+    def check_integrity(self) -> None:
+        """Raises InternalError where an index contradicts the lanes."""
+        total = 0
+        for tenant_id, tenant in self._tenants.items():
+            filed = 0
+            for digest, lane in tenant.lanes.items():
+                arrivals = [entry.arrival for entry in lane.entries]
+                if not arrivals or arrivals != sorted(set(arrivals)):
+                    raise InternalError(f"tenant {tenant_id}: a lane is empty or out of order")
+                if digest is not None and self._wanting[digest][tenant_id] is not lane:
+                    raise InternalError(f"tenant {tenant_id}: a lane is not found by its digest")
+                need = None if digest is None else self._load_need(digest)
+                if lane.filed != (None if need is None else (need, arrivals[0])):
+                    raise InternalError(f"tenant {tenant_id}: a lane is filed under {lane.filed}, needs {need}")
+                if lane.filed is not None and digest is not None:
+                    filed += (arrivals[0], digest) in tenant.loadable[lane.filed[0]]
+                total += len(arrivals)
+            if filed != sum(len(rows) for rows in tenant.loadable.values()):
+                raise InternalError(f"tenant {tenant_id}: the list of loadable lanes has a stale row")
+            if tenant.waiting != sum(len(lane.entries) for lane in tenant.lanes.values()):
+                raise InternalError(f"tenant {tenant_id}: the count of waiting requests is wrong")
+        if total != self._size:
+            raise InternalError("the count of waiting requests is wrong")
+
+    def _file(self, tenant: _Tenant[R], lane: Lane[R]) -> None:
+        digest = lane.digest
+        if digest is None:
+            return
+        need = self._load_need(digest) if lane.entries else None
+        filed = None if need is None else (need, lane.head)
+        if filed == lane.filed:
+            return
+        if lane.filed is not None:
+            rows = tenant.loadable[lane.filed[0]]
+            del rows[bisect_left(rows, (lane.filed[1], digest))]
+            if not rows:
+                del tenant.loadable[lane.filed[0]]
+        if filed is not None:
+            insort(tenant.loadable.setdefault(filed[0], []), (filed[1], digest))
+        lane.filed = filed
+
+
+__all__ = ["Lane", "WaitingQueue"]

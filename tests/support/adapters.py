@@ -1,0 +1,85 @@
+"""Adapters made and saved by PEFT, and a host tier that reads them from folders at once."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel
+
+from lorry.adapters.image import DeviceImage, build_image
+from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
+from lorry.adapters.validate import Limits, validate_directory
+from lorry.errors import AdapterLoadFailed, AdapterObjectMissing
+from lorry.ids import AdapterDigest
+from lorry.layers.spec import DecoderSpec
+from lorry.residency import Failed, HostState, Ready
+
+ALL_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def save_adapter(model: PreTrainedModel, folder: Path, seed: int = 0, size: float = 0.3, **config: Any) -> PeftModel:
+    """Gives the model a random LoRA of both factors, saves it with PEFT and returns the PEFT model."""
+    values = {"r": 8, "lora_alpha": 16, "target_modules": ALL_TARGETS, "task_type": "CAUSAL_LM"} | config
+    torch.manual_seed(seed)
+    tuned = get_peft_model(copy.deepcopy(model), LoraConfig(**values))
+    with torch.no_grad():
+        for name, parameter in tuned.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(torch.randn_like(parameter) * size / parameter.shape[-1] ** 0.5)
+    tuned.eval()
+    tuned.save_pretrained(folder)
+    return tuned
+
+
+def ref_of(folder: Path) -> AdapterRef:
+    files = scan_directory(folder)
+    digest = files_digest(files)
+    return AdapterRef(digest, f"adapters/sha256/{digest}", files)
+
+
+class FolderHost:
+    """HostTier over local folders: no fetching, images are built when they are asked for and kept."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        self._spec = spec
+        self._folders: dict[AdapterDigest, Path] = {}
+        self._images: dict[AdapterDigest, DeviceImage] = {}
+        self.retained: set[AdapterDigest] = set()
+
+    def add(self, folder: Path) -> AdapterRef:
+        ref = ref_of(folder)
+        self._folders[ref.digest] = folder
+        return ref
+
+    def ensure(self, ref: AdapterRef) -> HostState:
+        if ref.digest not in self._images:
+            folder = self._folders.get(ref.digest)
+            if folder is None:
+                return Failed(AdapterObjectMissing(f"adapter {ref.digest} is not here"))
+            report = validate_directory(folder, self._spec, Limits())
+            if report.plan is None:
+                return Failed(AdapterLoadFailed(str(report.error())))
+            self._images[ref.digest] = build_image(folder, report.plan, self._spec, torch.float32, ref.digest)
+        return Ready(self._images[ref.digest].rank)
+
+    def tier_of(self, digest: AdapterDigest) -> str:
+        return "host" if digest in self._images else "object_store"
+
+    def retain(self, digest: AdapterDigest) -> None:
+        self.retained.add(digest)
+
+    def release(self, digest: AdapterDigest) -> None:
+        self.retained.discard(digest)
+
+    def image(self, digest: AdapterDigest) -> DeviceImage | None:
+        return self._images.get(digest)
+
+    def close(self) -> None:
+        self._images.clear()
+
+
+__all__ = ["ALL_TARGETS", "FolderHost", "ref_of", "save_adapter"]

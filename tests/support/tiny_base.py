@@ -1,0 +1,70 @@
+"""A tiny random Llama-shaped base as a Hugging Face folder, with a byte-level tokenizer of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+BOS, EOS, PAD = 256, 257, 258
+
+
+def tiny_config(**changes: Any) -> LlamaConfig:
+    """64 hidden, 2 layers, 4 heads over 2 KV heads, 320 ids; any field may be changed."""
+    values: dict[str, Any] = {
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": True,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+    } | changes
+    return LlamaConfig(**values)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Ids 0..255 are bytes; 256.. are bos, eos, pad and unused words."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {piece: i for i, piece in enumerate(alphabet)}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<bos>", "<eos>", "<pad>"])
+    tokenizer.add_tokens([f"<w{i}>" for i in range(320 - 259)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = (
+        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": template})
+    )
+
+
+def write_tiny_base(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+    """Saves the folder and returns the transformers model in float32, for use as the oracle."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(tiny_config(**changes)).eval()
+    # Larger than the default initialisation, so that greedy choices are clear of ties.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(4)
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return model
+
+
+__all__ = ["BOS", "EOS", "PAD", "tiny_config", "write_tiny_base", "write_tokenizer"]

@@ -1,0 +1,53 @@
+"""Source roots hold one package and nothing else: a stray file in platform/ would shadow the stdlib's ``platform``."""
+
+import platform
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE_ROOTS = {
+    "platform": "lorry",
+    "kernels": "lorry_kernels",
+    "proto": "lorry",
+    "admin": "lorry_admin",
+    "migrations": "lorry_migrations",
+}
+PYTHON_PACKAGES = {root: name for root, name in SOURCE_ROOTS.items() if root != "proto"}
+
+
+def test_the_standard_library_module_platform_is_the_one_in_use() -> None:
+    assert platform.python_implementation()
+    assert uuid.uuid4().version == 4
+    assert ROOT not in Path(str(platform.__file__)).resolve().parents
+
+
+def test_it_is_also_the_one_in_use_from_the_repository_root() -> None:
+    subprocess.run([sys.executable, "-c", "import uuid, platform; platform.machine()"], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize(("root", "package"), SOURCE_ROOTS.items())
+def test_a_source_root_holds_one_package_and_no_file(root: str, package: str) -> None:
+    found = {entry.name for entry in (ROOT / root).iterdir()} - {"__pycache__"}
+    assert found == {package}
+
+
+@pytest.mark.parametrize(("root", "package"), PYTHON_PACKAGES.items())
+def test_a_package_says_that_it_is_typed(root: str, package: str) -> None:
+    assert (ROOT / root / package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("folder", [*sorted(PYTHON_PACKAGES), "tests"])
+def test_every_folder_with_modules_is_a_package(folder: str) -> None:
+    top = ROOT / folder
+    holding = {path.parent for path in top.rglob("*.py")} - {top if folder != "tests" else None}
+    # A test folder that is no package would make pytest import by bare name, and equal file names would collide.
+    assert [str(path.relative_to(ROOT)) for path in sorted(holding) if not (path / "__init__.py").is_file()] == []
+
+
+def test_no_conftest_outside_tests() -> None:
+    strays = [path for root in SOURCE_ROOTS for path in (ROOT / root).rglob("conftest.py")]
+    assert strays == []

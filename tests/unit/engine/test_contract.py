@@ -1,0 +1,30 @@
+"""The real engine keeps the EngineClient contract, in process."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from lorry.text import Tokenizer
+from tests.support.adapters import save_adapter
+from tests.support.engines import engine_config, running
+from tests.support.tiny_base import write_tiny_base
+from tests.unit.engine_contract.contract import Bench, EngineContract
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("engine")
+    base = write_tiny_base(folder / "base")
+    for i in range(2):
+        save_adapter(base, folder / f"a{i}", seed=i + 1)
+    return folder
+
+
+class TestLocalEngine(EngineContract):
+    @pytest.fixture
+    async def bench(self, folders: Path) -> AsyncIterator[Bench]:
+        async with running(engine_config(folders / "base")) as r:
+            adapters = [r.host.add(folders / f"a{i}") for i in range(2)]
+            prompts = [(1, 2, 3), (40, 41), (100, 7, 9, 30)]
+            yield Bench(r.engine, Tokenizer.load(folders / "base"), adapters, prompts)

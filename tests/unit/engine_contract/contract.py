@@ -1,0 +1,239 @@
+"""The EngineClient contract as tests. Subclass EngineContract and give it the fixture ``bench``.
+
+Whatever implements EngineClient, alone or behind a transport, passes all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from lorry.adapters.manifest import AdapterRef
+from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished, Started, Tokens
+from lorry.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, LorryError
+from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
+from lorry.request import SamplingParams, StoppingParams
+from lorry.text import Detokenizer, Tokenizer
+
+GREEDY = SamplingParams(temperature=0.0)
+WAIT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An engine under test, what it serves, and prompts of its own vocabulary (distinct, a few tokens each)."""
+
+    engine: EngineClient
+    tokenizer: Tokenizer
+    adapters: Sequence[AdapterRef]
+    prompts: Sequence[tuple[int, ...]]
+    long_tokens: int = 200
+    """max_tokens of a request that must still run when the test acts on it."""
+
+    async def live(self) -> int:
+        """Requests that the engine holds: waiting or running."""
+        found: int = (await self.engine.state())["live"]
+        return found
+
+
+_ids = iter(range(1, 1_000_000))
+
+
+async def request(bench: Bench, adapter: AdapterRef | None = None, prompt: int = 0, **changes: Any) -> EngineRequest:
+    stopping = changes.pop("stopping", StoppingParams(max_tokens=changes.pop("max_tokens", 8), ignore_eos=True))
+    made = EngineRequest(
+        request_id=RequestId(f"contract-{next(_ids)}"),
+        tenant=TenantId("t"),
+        prompt=bench.prompts[prompt],
+        adapter=adapter,
+        base=(await bench.engine.info()).base,
+        sampling=GREEDY,
+        stopping=stopping,
+    )
+    return replace(made, **changes)
+
+
+async def collect(bench: Bench, wanted: EngineRequest) -> list[EngineEvent]:
+    async with asyncio.timeout(WAIT_S):
+        return [event async for event in bench.engine.generate(wanted)]
+
+
+def ids_of(events: Sequence[EngineEvent]) -> tuple[int, ...]:
+    return tuple(i for event in events if isinstance(event, Tokens) for i in event.token_ids)
+
+
+def text_of(events: Sequence[EngineEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Tokens))
+
+
+async def until_idle(bench: Bench) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while await bench.live():  # noqa: ASYNC110 - the state is the engine's, maybe in another process
+            await asyncio.sleep(0.005)
+
+
+class EngineContract:
+    """Give ``bench`` as a (function-scoped) fixture yielding a Bench with at least two adapters and three prompts."""
+
+    async def test_info_is_complete(self, bench: Bench) -> None:
+        info = await bench.engine.info()
+        assert isinstance(info, EngineInfo)
+        assert len(info.base) == 64
+        assert info.tokenizer_sha256 == bench.tokenizer.sha256
+        assert info.context_tokens > 0
+        assert info.vocabulary >= bench.tokenizer.vocabulary
+        assert info.max_sequences > 0
+
+    async def test_order_counts_and_provenance(self, bench: Bench) -> None:
+        info = await bench.engine.info()
+        for adapter in (None, *bench.adapters):
+            wanted = await request(bench, adapter)
+            events = await collect(bench, wanted)
+            started, *middle, finished = events
+            assert isinstance(started, Started)
+            assert middle
+            assert all(isinstance(event, Tokens) for event in middle)
+            assert isinstance(finished, Finished)
+            for stated in (started.provenance, finished.provenance):
+                assert stated.adapter == (adapter.digest if adapter else None)
+                assert (stated.base, stated.tokenizer_sha256) == (info.base, info.tokenizer_sha256)
+                assert (stated.dtype, stated.engine_build, stated.replica) == (
+                    info.dtype,
+                    info.engine_build,
+                    info.replica,
+                )
+            assert (started.tier == "base") == (adapter is None)
+            assert started.tier in ("base", "device", "host", "disk", "object_store")
+            assert finished.reason == "length"
+            assert finished.prompt_tokens == len(wanted.prompt)
+            assert finished.output_tokens == len(ids_of(events)) == 8
+            assert finished.max_distinct_adapters >= finished.min_distinct_adapters >= 1
+
+    async def test_text_is_the_exact_detokenising_of_the_ids(self, bench: Bench) -> None:
+        wanted = await request(bench, bench.adapters[0], max_tokens=24)
+        events = await collect(bench, wanted)
+        detokenizer = Detokenizer(bench.tokenizer, wanted.prompt)
+        assert text_of(events) == detokenizer.push(ids_of(events)) + detokenizer.flush()
+
+    async def test_greedy_repeats_and_seeded_draws_repeat(self, bench: Bench) -> None:
+        for sampling in (GREEDY, SamplingParams(temperature=1.0, seed=7)):
+            runs = [ids_of(await collect(bench, await request(bench, sampling=sampling))) for _ in range(2)]
+            assert runs[0] == runs[1]
+
+    async def test_a_crowd_gets_what_each_gets_alone(self, bench: Bench) -> None:
+        cases = [(adapter, prompt) for adapter in (None, *bench.adapters) for prompt in range(len(bench.prompts))]
+        alone = [ids_of(await collect(bench, await request(bench, *case))) for case in cases]
+        wanted = [await request(bench, *case) for case in cases]
+        crowd = await asyncio.gather(*(collect(bench, one) for one in wanted))
+        assert [ids_of(events) for events in crowd] == alone
+        for (adapter, _), events in zip(cases, crowd, strict=True):
+            assert isinstance(events[0], Started)
+            assert events[0].provenance.adapter == (adapter.digest if adapter else None)
+
+    async def test_stop_id_and_min_tokens(self, bench: Bench) -> None:
+        ids = ids_of(await collect(bench, await request(bench)))
+        stop = ids[3]
+        stopping = StoppingParams(max_tokens=8, stop_token_ids=(stop,), ignore_eos=True)
+        events = await collect(bench, await request(bench, stopping=stopping))
+        first = ids.index(stop)
+        assert isinstance(events[-1], Finished)
+        assert (events[-1].reason, events[-1].matched_stop_id) == ("stop", stop)
+        assert events[-1].output_tokens == first + 1
+        late = StoppingParams(max_tokens=8, stop_token_ids=(stop,), min_tokens=8, ignore_eos=True)
+        assert ids_of(await collect(bench, await request(bench, stopping=late))) == ids
+
+    async def test_stop_string_ends_the_text_before_it(self, bench: Bench) -> None:
+        text = text_of(await collect(bench, await request(bench, max_tokens=16)))
+        stop = text[len(text) // 2 :][:2]
+        assert stop, "the engine under test must answer with some text"
+        for include in (False, True):
+            stopping = StoppingParams(
+                max_tokens=16, stop=(stop, "never\x00there"), include_stop=include, ignore_eos=True
+            )
+            events = await collect(bench, await request(bench, stopping=stopping))
+            end = text.find(stop) + (len(stop) if include else 0)
+            assert text_of(events) == text[:end]
+            assert isinstance(events[-1], Finished)
+            assert (events[-1].reason, events[-1].matched_stop) == ("stop", stop)
+
+    async def test_bad_requests_are_refused_without_an_event_and_hurt_nobody(self, bench: Bench) -> None:
+        info = await bench.engine.info()
+        cases: list[tuple[type[LorryError], dict[str, Any]]] = [
+            (InvalidRequest, {"prompt": ()}),
+            (InvalidRequest, {"prompt": (info.vocabulary,)}),
+            (InvalidRequest, {"stopping": StoppingParams(max_tokens=0)}),
+            (InvalidRequest, {"stopping": StoppingParams(max_tokens=info.context_tokens)}),
+            (DeadlineExceeded, {"deadline_s": 0.0}),
+            (DeadlineExceeded, {"deadline_s": -1.0}),
+            (LorryError, {"base": BaseDigest("0" * 64)}),
+        ]
+        good = asyncio.create_task(collect(bench, await request(bench, max_tokens=16)))
+        for error, changes in cases:
+            prompt = changes.pop("prompt", None)
+            wanted = await request(bench, **changes)
+            wanted = wanted if prompt is None else replace(wanted, prompt=prompt)
+            with pytest.raises(error):
+                await anext(aiter(bench.engine.generate(wanted)))
+        assert isinstance((await good)[-1], Finished)
+
+    async def test_an_unknown_adapter_yields_no_token(self, bench: Bench) -> None:
+        """Never the base's, never another's: an error that is not the base's answer. Engines that make up adapters
+        (the fake) state the unknown digest, which is its truth."""
+        known = bench.adapters[0]
+        stranger = AdapterRef(AdapterDigest("f" * 64), known.prefix + "-absent", known.files)
+        try:
+            events = await collect(bench, await request(bench, stranger))
+        except LorryError:
+            return
+        assert isinstance(events[0], Started)
+        assert events[0].provenance.adapter == stranger.digest
+
+    async def test_closing_the_iterator_aborts(self, bench: Bench) -> None:
+        wanted = await request(bench, bench.adapters[0], max_tokens=bench.long_tokens)
+        events: Any = bench.engine.generate(wanted)
+        async with asyncio.timeout(WAIT_S), aclosing(events):
+            async for event in events:
+                if isinstance(event, Tokens):
+                    break
+        await until_idle(bench)
+
+    async def test_cancelling_the_reader_aborts(self, bench: Bench) -> None:
+        wanted = await request(bench, bench.adapters[0], max_tokens=bench.long_tokens)
+        first = asyncio.Event()
+
+        async def read() -> None:
+            async for event in bench.engine.generate(wanted):
+                if isinstance(event, Tokens):
+                    first.set()
+
+        task = asyncio.create_task(read())
+        async with asyncio.timeout(WAIT_S):
+            await first.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until_idle(bench)
+
+    async def test_close_ends_open_iterators_and_is_idempotent(self, bench: Bench) -> None:
+        wanted = await request(bench, max_tokens=bench.long_tokens)
+        later = await request(bench)
+        events: Any = bench.engine.generate(wanted)
+        async with asyncio.timeout(WAIT_S), aclosing(events):
+            assert isinstance(await anext(events), Started)
+            await bench.engine.close()
+            with pytest.raises(EngineUnavailable):
+                async for _ in events:
+                    pass
+            await bench.engine.close()
+            with pytest.raises(EngineUnavailable):
+                await anext(aiter(bench.engine.generate(later)))
+            with pytest.raises(EngineUnavailable):
+                await bench.engine.info()
+
+
+__all__ = ["Bench", "EngineContract", "collect", "ids_of", "request", "text_of", "until_idle"]

@@ -1,0 +1,58 @@
+"""A fake engine over a small trained tokenizer, with three adapters."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import tempfile
+from pathlib import Path
+
+from lorry.adapters.manifest import AdapterFile, AdapterRef
+from lorry.engine.contract import EngineClient, EngineInfo
+from lorry.engine.fake import FakeEngine
+from lorry.ids import AdapterDigest, BaseDigest
+from lorry.text import Tokenizer
+from tests.unit.engine_contract.contract import Bench
+from tests.unit.text import bases
+
+BASE_DIGEST = BaseDigest("b" * 64)
+CONTEXT_TOKENS = 20_000
+
+
+@functools.cache
+def base_dir() -> Path:
+    """A Hugging Face folder with a tokenizer and no weights; lives as long as the process."""
+    folder = tempfile.TemporaryDirectory(prefix="lorry-test-base-")
+    _keep.append(folder)
+    return bases.write_base(Path(folder.name), bases.byte_level())
+
+
+_keep: list[tempfile.TemporaryDirectory[str]] = []
+
+
+@functools.cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(base_dir())
+
+
+def adapter_ref(name: str) -> AdapterRef:
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return AdapterRef(AdapterDigest(digest), f"adapters/{digest}", (AdapterFile("adapter_config.json", 1, digest),))
+
+
+ADAPTERS = tuple(adapter_ref(name) for name in ("one", "two", "three"))
+
+
+def fake_engine() -> FakeEngine:
+    text = tokenizer()
+    info = EngineInfo(
+        BASE_DIGEST, text.sha256, "float32", "fake-1", "engine-0", CONTEXT_TOKENS, text.vocabulary, 16, base_dir()
+    )
+    end = text.token_id("<|im_end|>")
+    assert end is not None
+    return FakeEngine(text, info, frozenset({end}))
+
+
+def bench_of(engine: EngineClient) -> Bench:
+    prompts = [tuple(tokenizer().encode(text, False)) for text in ("the lorry", "many tenants", "東京 🚚")]
+    return Bench(engine, tokenizer(), ADAPTERS, prompts)

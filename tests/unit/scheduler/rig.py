@@ -1,0 +1,140 @@
+"""A scheduler with its real parts, a host tier in memory, the checking device, and a clock that is set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lorry.config import MemoryConfig, SchedulerConfig
+from lorry.errors import LorryError
+from lorry.ids import RequestId, SequenceId, SlotId, TenantId
+from lorry.kvcache import BlockTables
+from lorry.memory import MemoryLedger
+from lorry.request import SamplingParams, StoppingParams
+from lorry.residency import Residency
+from lorry.scheduler import AgeingBound, ScheduledRequest, Scheduler, SequenceUpdate, StepPlan
+from tests.unit.residency.memory_host import MemoryHost, Version
+from tests.unit.scheduler.device import Device
+
+PAGE_BYTES = CHUNK_BYTES = 1000
+EOS = 2
+
+
+class Rig:
+    """``pages`` of 4 tokens, ``chunks`` of rank 8, ``slots``; one sequence holds at most ``context`` tokens."""
+
+    def __init__(
+        self,
+        *,
+        pages: int = 64,
+        chunks: int = 8,
+        slots: int = 4,
+        sequences: int = 4,
+        budget: int = 64,
+        chunk_tokens: int = 64,
+        context: int = 64,
+        queue: int = 1000,
+        max_rank: int = 8,
+        instant: bool = True,
+        ageing: AgeingBound | None = None,
+        token: Callable[[SequenceId, int], int] | None = None,
+    ) -> None:
+        chunks = min(chunks, slots * -(-max_rank // 8))  # the ledger gives no more than the slots can use
+        total = pages + chunks
+        memory = MemoryConfig(
+            budget_bytes=total * PAGE_BYTES,
+            adapter_fraction=(chunks + 0.5) / total,
+            page_tokens=4,
+            chunk_rank=8,
+            max_slots=slots,
+            max_rank=max_rank,
+        )
+        config = SchedulerConfig(sequences, budget, chunk_tokens, queue, context)
+        self.now = 100.0
+        self.ledger = MemoryLedger(memory, PAGE_BYTES, CHUNK_BYTES, context)
+        self.tables = BlockTables(self.ledger)
+        self.host = MemoryHost(instant=instant)
+        self.residency: Residency[Version] = Residency(self.ledger, self.host)
+        self.scheduler: Scheduler[Version] = Scheduler(
+            config, self.ledger, self.tables, self.residency, lambda: self.now, eos_token_ids=(EOS,), ageing=ageing
+        )
+        split = self.ledger.split
+        self.device = Device(4, split.pages, split.chunks)
+        if token is not None:
+            self.device.token = token
+        self.updates: list[SequenceUpdate] = []
+        self.events: list[tuple[RequestId, LorryError]] = []
+        self.started: list[RequestId] = []
+        self._names: dict[SequenceId, RequestId] = {}
+
+    def add(
+        self,
+        name: str,
+        ref: Version | None = None,
+        *,
+        tenant: str = "t",
+        prompt: int = 4,
+        stopping: StoppingParams | None = None,
+        out: int = 4,
+        deadline: float | None = None,
+        queue_deadline: float | None = None,
+        reject_cold: bool = False,
+    ) -> RequestId:
+        request = ScheduledRequest(
+            RequestId(name),
+            TenantId(tenant),
+            tuple(range(10, 10 + prompt)),
+            ref,
+            SamplingParams(temperature=0.0),
+            stopping or StoppingParams(max_tokens=out),
+            deadline,
+            queue_deadline,
+            reject_cold,
+        )
+        self.scheduler.add(request)
+        return request.request_id
+
+    def step(
+        self,
+        *,
+        seconds: float = 0.01,
+        fail_slots: frozenset[SlotId] = frozenset(),
+        faults: dict[SequenceId, str] | None = None,
+    ) -> StepPlan | None:
+        """Plan, run, complete, check. ``started`` keeps the order in which requests joined."""
+        before = set(self.scheduler._sequence_of)
+        plan = self.scheduler.plan()
+        self.started.extend(r for r in self.scheduler._sequence_of if r not in before)
+        self.now += seconds
+        if plan is not None:
+            self.updates.extend(
+                self.scheduler.complete(plan, self.device.run(plan, fail_slots=fail_slots, faults=faults))
+            )
+        self.events.extend(self.scheduler.drain_events())
+        self.scheduler.check_integrity()
+        return plan
+
+    def run_out(self, limit: int = 1000) -> None:
+        """Until nothing is left to do."""
+        for _ in range(limit):
+            if not self.scheduler.has_work():
+                return
+            self.step()
+        raise AssertionError(f"work is left after {limit} steps: {self.scheduler.state()}")
+
+    def of(self, name: str) -> list[SequenceUpdate]:
+        return [u for u in self.updates if u.request_id == name]
+
+    def error(self, name: str) -> LorryError | None:
+        ended = [e for r, e in self.events if r == name] + [u.error for u in self.of(name) if u.error is not None]
+        assert len(ended) <= 1, "a request ends once"
+        return ended[0] if ended else None
+
+    def all_free(self) -> bool:
+        """Nothing is taken, promised, pinned or held."""
+        use = self.ledger.use()
+        return (
+            use.pages_free == use.pages
+            and use.pages_promised == 0
+            and not self.host.retained
+            and all(s["pins"] == 0 and s["holds"] == 0 for s in self.residency.slots())
+        )
