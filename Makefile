@@ -34,8 +34,10 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "torch $(TORCH)"; \
 	  $(PIP) install -q -c constraints.txt "torch==$(TORCH)"; \
 	fi
-	@echo "lorry[$(EXTRAS)]"
-	@$(PIP) install -q -c constraints.txt -e ".[$(EXTRAS)]"
+	@echo "lorry[$(EXTRAS)]; downloads take a few minutes the first time"
+	@{ $(PIP) install -c constraints.txt -e ".[$(EXTRAS)]" 2>$(VENV)/pip.log || touch $(VENV)/.failed; } | \
+	  awk '/^Collecting/ { printf "\r  %d packages ", ++n; fflush() } /^Installing collected/ { printf "installing" } END { print "" }'
+	@if [ -e $(VENV)/.failed ]; then rm $(VENV)/.failed; cat $(VENV)/pip.log; exit 1; fi
 	@touch $@
 
 model: venv ## prepare the demo's base model under LORRY_HOME (once, about 93 MB to download)

@@ -11,7 +11,7 @@ so that ``y_s += (x @ a[:, s].T) @ b[s]`` is the whole delta. ``rank`` is the ad
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +114,15 @@ def build_image(
     return DeviceImage(digest, plan.rank, dtype, sites, nbytes, checksum(sites))
 
 
+def image_builder(spec: DecoderSpec, dtype: torch.dtype) -> Callable[[Path, AdapterPlan, AdapterDigest], DeviceImage]:
+    """What ``lorry.adapters.tiers`` takes as its builder."""
+
+    def build(directory: Path, plan: AdapterPlan, digest: AdapterDigest) -> DeviceImage:
+        return build_image(directory, plan, spec, dtype, digest)
+
+    return build
+
+
 def _read(
     weights: TensorFile, module: ModulePlan, in_features: int, out_features: int, digest: AdapterDigest
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,4 +149,4 @@ def _failed(digest: AdapterDigest, why: str) -> AdapterLoadFailed:
     return AdapterLoadFailed(f"adapter {digest}: {why}", metadata={"adapter": digest})
 
 
-__all__ = ["DTYPES", "DeviceImage", "SiteImage", "build_image", "checksum"]
+__all__ = ["DTYPES", "DeviceImage", "SiteImage", "build_image", "checksum", "image_builder"]

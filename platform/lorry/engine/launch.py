@@ -53,6 +53,11 @@ class EngineProcess:
             await self.stop()
             raise EngineUnavailable(f"the engine was not warm after {timeout_s:.0f} s\n{self._tail()}") from None
 
+    async def wait(self) -> int:
+        """The child's exit status, when it ends."""
+        assert self._process is not None
+        return await self._process.wait()
+
     async def stop(self) -> None:
         """Asks the child to end, then makes it. Idempotent."""
         if self.client is not None:

@@ -1,6 +1,7 @@
 """gRPC gateway: authenticates, resolves, checks, tokenizes, streams, bills; and proves which weights answered."""
 
 from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.ledger import Ledger, LedgerDrain
 from lorry.gateway.ports import SnapshotSource, UsageRow, UsageSink
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.server import ExtraService, GatewayServer, build_server
@@ -11,6 +12,8 @@ __all__ = [
     "ExtraService",
     "GatewayCounters",
     "GatewayServer",
+    "Ledger",
+    "LedgerDrain",
     "MemoryUsage",
     "SnapshotSource",
     "UsageRow",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
@@ -34,7 +34,7 @@ _NO_DEADLINE_S = 365 * 24 * 3600.0
 class Admitted:
     """``request.request_id`` is the gateway's own, so equal ids of two tenants never meet in an engine."""
 
-    api_key: str
+    api_key: str = field(repr=False)
     caller: Caller
     resolution: Resolution
     route: Route

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lorry.errors import AdapterQuarantined, LorryError, ModelNotFound, PinMismatch, RequestCancelled
 from lorry.gateway.counters import GatewayCounters
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class LiveCall:
     """``epoch`` is the last one in which key, tenant, grant and version were seen to hold."""
 
-    api_key: str
+    api_key: str = field(repr=False)
     caller: Caller
     resolution: Resolution
     relay: Relay
@@ -112,8 +112,8 @@ class LiveCalls:
         while True:
             try:
                 self.check()
-            except LorryError as error:
-                _log.error("live requests cannot be checked against the registry: %s", error)
+            except Exception:  # this task must outlive whatever one pass meets
+                _log.exception("live requests could not be checked against the registry")
             await asyncio.sleep(self._poll_seconds)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lorry.engine.contract import EngineClient, EngineInfo
-from lorry.errors import EngineUnavailable, ProvenanceMismatch
+from lorry.errors import EngineUnavailable, InternalError, LorryError, ProvenanceMismatch, UnsupportedBase
 from lorry.ids import BaseDigest
 from lorry.registry.entries import BaseModelEntry
 from lorry.text import Tokenizer
@@ -59,7 +59,7 @@ class EngineRoutes:
         try:
             for engine in self._engines:
                 await engine.info()
-        except EngineUnavailable:
+        except LorryError:
             return False
         return bool(self._engines)
 
@@ -71,8 +71,14 @@ class EngineRoutes:
                 except EngineUnavailable:
                     continue
                 if info.base not in self._known:
-                    tokenizer = await asyncio.to_thread(self._load, info.base_dir)
+                    tokenizer = await self._tokenizer(info.base_dir)
                     self._known[info.base] = (engine, info, tokenizer)
+
+    async def _tokenizer(self, folder: Path) -> Tokenizer:
+        try:
+            return await asyncio.to_thread(self._load, folder)
+        except UnsupportedBase as error:  # the operator's fault, not the caller's
+            raise InternalError(f"the tokenizer of the base cannot be used: {error}") from error
 
 
 __all__ = ["EngineRoutes", "Route"]

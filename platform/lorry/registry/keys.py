@@ -21,7 +21,7 @@ class NewKey:
 
     text: str = field(repr=False)
     key_id: str
-    mac: str
+    mac: str = field(repr=False)
     pepper_id: str
     last_four: str
 

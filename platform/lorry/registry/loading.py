@@ -131,20 +131,11 @@ def version_entry(row: AdapterVersion) -> VersionEntry:
 
 
 async def grants(session: AsyncSession, ids: Ids) -> list[GrantEntry]:
-    """The newest state per tenant and resource: active if any row is, else when it was revoked last.
+    """The newest state per tenant and resource of those rows: active if any is, else when it was revoked last.
 
-    For ids, it is the grants of the same tenant and resource as those rows that decide.
+    A pair has at most one active row, made after all its others ended, so later changes are of newer rows.
     """
-    query = select(Grant)
-    if ids is not None:
-        named = select(Grant.tenant_id, Grant.adapter_id, Grant.base_model_id).where(Grant.id.in_(ids))
-        pairs = [(tenant, adapter or base) for tenant, adapter, base in await session.execute(named)]
-        if not pairs:
-            return []
-        query = query.where(
-            tuple_(Grant.tenant_id, Grant.adapter_id).in_(pairs)
-            | tuple_(Grant.tenant_id, Grant.base_model_id).in_(pairs)
-        )
+    query = _only(select(Grant), Grant.id, ids)
     newest: dict[tuple[str, str], GrantEntry] = {}
     for row in (await session.execute(query)).scalars():
         entry = GrantEntry(TenantId(row.tenant_id), row.adapter_id or row.base_model_id or "", _seconds(row.revoked_at))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from lorry.errors import InvalidRequest
 
 PART_MAX = 63
+DISPLAY_NAME_MAX = 200
+VERSION_MAX = 999_999_999
 _PART = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
 _VERSION = r"[1-9][0-9]{0,8}"
 
@@ -66,6 +68,16 @@ def check_part(field: str, text: str) -> str:
             field,
             f"{text[:80]!r} is not a name; use 1 to {PART_MAX} of a-z and 0-9, joined by single '.', '_' or '-'",
         )
+    return text
+
+
+def check_text(field: str, text: str, limit: int) -> str:
+    """Words for people: ``text`` itself, or InvalidRequest where it is longer than ``limit`` characters or has
+    control characters, which PostgreSQL and logs do not take."""
+    if len(text) > limit:
+        raise InvalidRequest.field(field, f"{len(text)} characters; use at most {limit}")
+    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+        raise InvalidRequest.field(field, "has control characters; leave them out")
     return text
 
 
@@ -151,11 +163,14 @@ def _parts(pattern: re.Pattern[str], field: str, name: str, kind: str, form: str
 
 
 __all__ = [
+    "DISPLAY_NAME_MAX",
     "NAME_MAX",
     "PART_MAX",
+    "VERSION_MAX",
     "AdapterName",
     "BaseName",
     "check_part",
+    "check_text",
     "is_part",
     "parse_adapter",
     "parse_base",

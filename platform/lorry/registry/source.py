@@ -77,7 +77,7 @@ class SnapshotSource:
                 failing = False
             except Exception as error:
                 if not failing:
-                    _log.error("registry cannot be read, keeping the last snapshot: %s", error)
+                    _log.error("registry cannot be read, keeping the last snapshot: %s", error.__cause__ or error)
                 failing = True
             await asyncio.sleep(self._poll_seconds)
 

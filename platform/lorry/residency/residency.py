@@ -182,23 +182,21 @@ class Residency(Generic[R]):
         row = self._slots[slot]
         return tuple(row.pins) if row.generation == generation else ()
 
-    def discard(self, slot: SlotId, generation: Generation) -> bool:
-        """Empty a slot whose bytes are not there or not to be trusted, once nobody is pinned to it. Other
-        holders of the version ask the host tier anew. False if that fill is gone already."""
+    def load_failed(self, slot: SlotId, generation: Generation) -> None:
+        """The runner could not fill the slot and nobody is pinned to it any more: empty it. Other holders of
+        the version ask the host tier anew. Nothing happens if that fill is gone already."""
         row = self._slots[slot]
-        if row.digest is None or row.generation != generation:
-            return False
-        self._evict(row)
-        return True
+        if row.digest is not None and row.generation == generation:
+            self._evict(row)
 
-    def lose(self, digest: AdapterDigest) -> bool:
-        """The device's copy is damaged: empty its slot. False, and nothing changed, while somebody is pinned to
-        it, or where it is not resident."""
+    def lose(self, digest: AdapterDigest) -> SlotId | None:
+        """The device's copy is damaged: empty its slot, and say which. None, and nothing changed, while somebody
+        is pinned to it, or where it is not resident."""
         row = self._slots.find(digest)
         if row is None or row.pins:
-            return False
+            return None
         self._evict(row)
-        return True
+        return row.slot
 
     def drain(self, digest: AdapterDigest) -> frozenset[SlotId]:
         """Choose the slots that ``digest``'s load shall get: those with the fewest pins that make enough

@@ -20,7 +20,7 @@ from lorry.errors import (
     RequestCancelled,
     SlotIntegrity,
 )
-from lorry.ids import AdapterDigest, Generation, RequestId, SequenceId, SlotId
+from lorry.ids import AdapterDigest, RequestId, SequenceId, SlotId
 from lorry.kvcache import BlockTables
 from lorry.memory import MemoryLedger
 from lorry.residency import AdapterState, Placement, Residency
@@ -84,7 +84,7 @@ class Scheduler(Generic[R]):
         self._timers = Timers(self._is_live)
         self._events: list[tuple[RequestId, LorryError]] = []
         self._finished: list[SequenceId] = []
-        self._discarded: list[SlotId] = []
+        self._lost: list[SlotId] = []
         self._arrivals = 0
         self._sequences = 0
         self._plans = 0
@@ -139,7 +139,9 @@ class Scheduler(Generic[R]):
     def slot_lost(self, digest: AdapterDigest) -> None:
         """The device no longer holds what it loaded as ``digest``. Its slot is emptied once nobody runs from it,
         so that the next request loads the version again; who runs from it ends by a fault of their step."""
-        if self._residency.lose(digest):
+        slot = self._residency.lose(digest)
+        if slot is not None:
+            self._lost.append(slot)
             self._waiting.refile(digest)
 
     def drain_events(self) -> list[tuple[RequestId, LorryError]]:
@@ -177,13 +179,13 @@ class Scheduler(Generic[R]):
             return None
         self._step = step
         finished, self._finished = tuple(self._finished), []
-        discarded, self._discarded = self._discarded, []
+        lost, self._lost = tuple(self._lost), []
         fills = [j.placement for j in joined if j.placement is not None and j.placement.loaded]
         return StepPlan(
             step=step,
             finished=finished,
             new=tuple(j.new for j in joined),
-            unloads=(*discarded, *(slot for fill in fills for slot in fill.evicted)),
+            unloads=(*lost, *(slot for fill in fills for slot in fill.evicted)),
             loads=tuple(SlotLoad(fill.slot, fill.generation, fill.digest, fill.chunks) for fill in fills),
             sequences=sequences,
         )
@@ -209,8 +211,6 @@ class Scheduler(Generic[R]):
             update = self._update(running, row, results.get(row.sequence), now)
             if update is not None:
                 updates.append(update)
-                if isinstance(update.error, SlotIntegrity) and row.digest is not None:
-                    self._distrust(row.slot, row.generation, row.digest)
         return updates
 
     # -- looking in ----------------------------------------------------------------------------------
@@ -358,16 +358,9 @@ class Scheduler(Generic[R]):
                 self._leave(self._running[self._sequence_of[request_id]])
                 error = AdapterLoadFailed(f"adapter {load.digest} could not be loaded: {reason}")
                 updates.append(SequenceUpdate(request_id, error=error))
-            self._residency.discard(slot, load.generation)
+            self._residency.load_failed(slot, load.generation)
             self._waiting.refile(load.digest)
         return updates
-
-    def _distrust(self, slot: SlotId, generation: Generation, digest: AdapterDigest) -> None:
-        """A slot whose bytes are not what the table says: nobody starts on it again. Those that still run
-        from it are checked row by row; the last one's fault empties it."""
-        if not self._residency.pinned(slot, generation) and self._residency.discard(slot, generation):
-            self._discarded.append(slot)
-            self._waiting.refile(digest)
 
     def _end(self, request_id: RequestId, error: LorryError) -> None:
         entry = self._live.get(request_id)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from lorry.adapters.manifest import AdapterRef
+from lorry.api.status import error_from_rpc
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.client import AsyncClient
@@ -19,8 +22,9 @@ from lorry.config import GatewayConfig
 from lorry.engine.contract import EngineClient
 from lorry.engine.fake import FakeEngine
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
+from lorry.errors import LorryError
 from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, UsageSink, build_server
-from lorry.ids import TenantId
+from lorry.ids import BaseDigest, TenantId
 from lorry.layers.spec import DecoderSpec
 from lorry.registry.authz import Role
 from lorry.registry.entries import (
@@ -107,6 +111,25 @@ def request(model: str = PIRATE, **fields: Any) -> pb.GenerateRequest:
     return made
 
 
+async def read(call: Any) -> tuple[list[pb.GenerateStreamResponse], LorryError | None]:
+    """Everything that a stream sent, and the error that ended it."""
+    messages: list[pb.GenerateStreamResponse] = []
+    try:
+        async with asyncio.timeout(20):
+            async for message in call:
+                messages.append(message)
+    except grpc.RpcError as error:
+        return messages, error_from_rpc(error)
+    return messages, None
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when the condition holds; fails after 20 s."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - conditions span processes and libraries
+            await asyncio.sleep(0.002)
+
+
 def ref(resource: str, number: int) -> AdapterRef:
     return adapter_ref(f"{resource}#{number}")
 
@@ -150,10 +173,10 @@ def make_snapshot() -> tuple[Snapshot, dict[str, str]]:
         _adapter("a-secret", "beta", "secret", {1: ready}),
     ]
     base = BaseModelEntry("b-smol", "smol", BASE_DIGEST, tokenizer().sha256, 512, {}, SPEC)
-    lost = replace(base, id="b-lost", name="lost", base_digest="d" * 64)
+    lost = replace(base, id="b-lost", name="lost", base_digest=BaseDigest("d" * 64))
     acme, beta = TenantId("t-acme"), TenantId("t-beta")
     granted = ["a-pirate", "a-caps", "a-bad", "a-unready", "b-smol", "b-lost"]
-    grants = {
+    grants: dict[str, dict[str, GrantEntry]] = {
         acme: {name: GrantEntry(acme, name, None) for name in granted}
         | {"a-revoked": GrantEntry(acme, "a-revoked", time.time())},
         beta: {name: GrantEntry(beta, name, None) for name in ("a-secret", "b-smol")},
@@ -192,7 +215,7 @@ async def world(
     finally:
         for one in made._clients:
             await one.close()
-        await channel.close()
+        await channel.close(None)
         await gateway.stop(grace=0)
         if client is not None and server is not None:
             await client.close()

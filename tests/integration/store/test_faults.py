@@ -3,10 +3,11 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from lorry.adapters.store import ObjectStore, open_store
 from lorry.config import StoreConfig
 from lorry.errors import AdapterObjectMissing, InvalidRequest, ObjectStoreUnavailable
 
-FAST = {"connect_timeout_s": 0.3, "read_timeout_s": 0.3, "attempts": 2}
+ATTEMPTS = 2
 
 
 @contextmanager
@@ -62,10 +63,18 @@ def listener(answer: bytes | None) -> Iterator[tuple[str, list[int]]]:
 
 
 def aimed_at(url: str) -> StoreConfig:
-    return StoreConfig(url="s3://bucket", endpoint_url=url, access_key="id", secret_key="very-secret", **FAST)
+    return StoreConfig(
+        url="s3://bucket",
+        endpoint_url=url,
+        access_key="id",
+        secret_key="very-secret",
+        connect_timeout_s=0.3,
+        read_timeout_s=0.3,
+        attempts=ATTEMPTS,
+    )
 
 
-def every_call(store: ObjectStore, content: Path) -> list[object]:
+def every_call(store: ObjectStore, content: Path) -> list[Callable[[], object]]:
     return [
         lambda: store.put_file_sync("a/b", content),
         lambda: store.fetch_to_sync("a/b", content.with_name("got"), 1, "0" * 64),
@@ -81,7 +90,7 @@ def test_nobody_listens(content: Path) -> None:
     with opened(aimed_at(url)) as store:
         for call in every_call(store, content):
             with pytest.raises(ObjectStoreUnavailable, match="does not answer") as caught:
-                call()  # type: ignore[operator]
+                call()
             assert caught.value.retry_after_s is not None
 
 
@@ -91,7 +100,7 @@ def test_a_server_that_never_answers_is_given_up_within_the_timeouts(tmp_path: P
         with pytest.raises(ObjectStoreUnavailable):
             store.fetch_to_sync("a/b", tmp_path / "got", 1, "0" * 64)
         assert time.monotonic() - begin < 5
-        assert len(seen) == FAST["attempts"]
+        assert len(seen) == ATTEMPTS
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,12 +130,12 @@ def test_server_stopped_and_started_again(tmp_path: Path, content: Path) -> None
 
 
 @pytest.mark.parametrize("wrong", [{"secret_key": "wrong-secret"}, {"access_key": "nobody"}])
-def test_wrong_credentials(s3: LocalS3, content: Path, wrong: dict[str, str]) -> None:
+def test_wrong_credentials(s3: LocalS3, content: Path, wrong: dict[str, Any]) -> None:
     config = replace(s3.config(), **wrong)
     with opened(config) as store:
         for call in every_call(store, content):
             with pytest.raises(ObjectStoreUnavailable, match=r"store\.secret_key") as caught:
-                call()  # type: ignore[operator]
+                call()
             for secret in (config.secret_key, config.access_key):
                 assert secret is not None
                 assert secret not in f"{caught.value} {caught.value.metadata} {caught.value.__cause__}"

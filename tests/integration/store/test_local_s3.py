@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lorry.adapters import local_s3
 from lorry.adapters.local_s3 import LocalS3
 from lorry.adapters.manifest import file_sha256
 from lorry.adapters.store import open_store
@@ -91,10 +92,12 @@ def wait_until_gone(group: int) -> None:
     subprocess.run([sys.executable, "-c", code, str(group)], check=True)
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    (tmp_path / "s3.json").write_text(
-        json.dumps({"identities": [{"credentials": [{"accessKey": "a", "secretKey": "b"}]}], "broken": 5})
-    )
-    (tmp_path / "objects").write_text("a file where a folder must be")
-    with pytest.raises((ObjectStoreUnavailable, FileExistsError)):
-        LocalS3(tmp_path, start_timeout_s=3).start()
+def test_a_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "weed"
+    broken.write_text("#!/bin/sh\necho no space left\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(local_s3, "find_weed", lambda: broken)
+    server = LocalS3(tmp_path / "s3")
+    with pytest.raises(ObjectStoreUnavailable, match="no space left"):
+        server.start()
+    assert not server.running

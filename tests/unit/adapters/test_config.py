@@ -58,7 +58,7 @@ def test_the_table_knows_every_field_of_pefts_lora_config() -> None:
 
 
 def test_a_config_with_all_of_pefts_defaults_is_taken(tmp_path: Path) -> None:
-    LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]).save_pretrained(tmp_path)
+    LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]).save_pretrained(str(tmp_path))
     read = read_config(tmp_path / "adapter_config.json", 1 << 16)
     assert (read.rank(MODULES[0]), read.scale(MODULES[0])) == (8, 1.0)
 
@@ -112,9 +112,9 @@ PATTERNS: list[dict[str, Any]] = [
 def test_ranks_and_scales_are_pefts(base: LlamaForCausalLM, tmp_path: Path, fields: dict[str, Any]) -> None:
     kept = {key: value for key, value in fields.items() if value is not None}
     made = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], r=4, lora_alpha=12, **kept)
-    made.save_pretrained(tmp_path)
+    made.save_pretrained(str(tmp_path))
     # PEFT sorts the patterns as it saves, and the first that matches counts: what was saved decides.
-    loaded = LoraConfig.from_pretrained(tmp_path)
+    loaded = LoraConfig.from_pretrained(str(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT remarks on patterns that match nothing
         model = get_peft_model(copy.deepcopy(base), loaded)

@@ -31,7 +31,7 @@ def refused(path: Path, match: str, limits: HeaderLimits | None = None) -> Heade
 
 
 def test_reads_what_safetensors_writes(tmp_path: Path) -> None:
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "a.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b.weight": np.array([[1.5, -2.25]], dtype=np.float16),
     }

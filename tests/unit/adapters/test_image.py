@@ -28,9 +28,10 @@ DIGEST = AdapterDigest("d" * 64)
 ALL = [name for names in SITE_SLICES.values() for name in names]
 
 
-def base_model() -> LlamaForCausalLM:
+def base_model() -> Any:
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**{key: value for key, value in BASE.items() if key != "model_type"})).eval()
+    model: Any = LlamaForCausalLM(LlamaConfig(**{key: value for key, value in BASE.items() if key != "model_type"}))
+    return model.eval()
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -68,7 +69,7 @@ def saved(folder: Path, fields: dict[str, Any], dtype: torch.dtype = torch.float
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = torch.randn(parameter.shape, generator=draw).to(dtype)
-    model.save_pretrained(folder)
+    model.save_pretrained(str(folder))
 
 
 def image_of(folder: Path, dtype: torch.dtype = torch.float32) -> DeviceImage:
@@ -96,7 +97,7 @@ def test_the_delta_is_pefts(tmp_path: Path, kind: str, stored: torch.dtype) -> N
     seen = 0
     for layer in range(SPEC.layers):
         for name in ALL:
-            module = peft_model.get_submodule(f"base_model.model.{module_name(layer, name)}")
+            module: Any = peft_model.get_submodule(f"base_model.model.{module_name(layer, name)}")
             x = torch.randn(5, SPEC.slice_shape(name)[1])
             ours = delta(image, layer, name, x)
             if not hasattr(module, "lora_A"):
@@ -174,7 +175,8 @@ def test_scale_is_applied_in_float32_before_the_cast(tmp_path: Path) -> None:
     saved(tmp_path, fields, torch.bfloat16)
     image = image_of(tmp_path, torch.bfloat16)
     model = PeftModel.from_pretrained(base_model(), tmp_path)
-    weight = model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj").lora_B["default"].weight
+    module: Any = model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj")
+    weight = module.lora_B["default"].weight
     part = image.sites[0, SLICE_SITE["q_proj"][0]].b[0]
     assert part is not None
     assert torch.equal(part, (weight.detach().float() * (1 / 3)).T.to(torch.bfloat16))
@@ -239,7 +241,7 @@ def test_what_peft_saves_and_is_not_served_is_refused(tmp_path: Path, fields: di
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT remarks on unusual choices
         model = get_peft_model(base_model(), LoraConfig(r=4, **{"target_modules": ["q_proj"], **fields}))
-        model.save_pretrained(tmp_path)
+        model.save_pretrained(str(tmp_path))
     report = validate_directory(tmp_path, SPEC)
     assert not report.ok
     assert field in {check.id for check in report.failed}

@@ -102,7 +102,7 @@ def put(name: str, array: np.ndarray) -> Callable[[dict[str, np.ndarray]], objec
 
 
 def poke(name: str, value: float) -> Callable[[dict[str, np.ndarray]], object]:
-    return lambda arrays: arrays[name].__setitem__((0, 0), value)
+    return lambda arrays: np.put(arrays[name], 0, value)
 
 
 A0, B0 = tensor_name(0, "q_proj", "A"), tensor_name(0, "q_proj", "B")
@@ -148,7 +148,7 @@ CORPUS: dict[str, tuple[Corrupt, str, str]] = {
     "missing A": (weights_with(lambda t: t.pop(A0)), "tensors.pairs", "q_proj has no lora_A"),
     "no tensors": (raw_weights(craft.pack({}, b"")), "tensors.modules", "no pair of tensors matches"),
     "another architecture": (
-        weights_with(lambda t: [t.__setitem__(n.replace("self_attn", "attention"), t.pop(n)) for n in list(t)]),
+        weights_with(lambda t: [t.update({n.replace("self_attn", "attention"): t.pop(n)}) for n in list(t)]),
         "tensors.modules",
         "no pair of tensors matches",
     ),

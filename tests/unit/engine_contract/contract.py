@@ -44,7 +44,10 @@ class Bench:
 _ids = iter(range(1, 1_000_000))
 
 
-async def request(bench: Bench, adapter: AdapterRef | None = None, prompt: int = 0, **changes: Any) -> EngineRequest:
+async def bench_request(
+    bench: Bench, adapter: AdapterRef | None = None, prompt: int = 0, **changes: Any
+) -> EngineRequest:
+    """A greedy request of 8 tokens for the bench's engine; ``changes`` are fields of EngineRequest, or max_tokens."""
     stopping = changes.pop("stopping", StoppingParams(max_tokens=changes.pop("max_tokens", 8), ignore_eos=True))
     made = EngineRequest(
         request_id=RequestId(f"contract-{next(_ids)}"),
@@ -92,7 +95,7 @@ class EngineContract:
     async def test_order_counts_and_provenance(self, bench: Bench) -> None:
         info = await bench.engine.info()
         for adapter in (None, *bench.adapters):
-            wanted = await request(bench, adapter)
+            wanted = await bench_request(bench, adapter)
             events = await collect(bench, wanted)
             started, *middle, finished = events
             assert isinstance(started, Started)
@@ -115,20 +118,20 @@ class EngineContract:
             assert finished.max_distinct_adapters >= finished.min_distinct_adapters >= 1
 
     async def test_text_is_the_exact_detokenising_of_the_ids(self, bench: Bench) -> None:
-        wanted = await request(bench, bench.adapters[0], max_tokens=24)
+        wanted = await bench_request(bench, bench.adapters[0], max_tokens=24)
         events = await collect(bench, wanted)
         detokenizer = Detokenizer(bench.tokenizer, wanted.prompt)
         assert text_of(events) == detokenizer.push(ids_of(events)) + detokenizer.flush()
 
     async def test_greedy_repeats_and_seeded_draws_repeat(self, bench: Bench) -> None:
         for sampling in (GREEDY, SamplingParams(temperature=1.0, seed=7)):
-            runs = [ids_of(await collect(bench, await request(bench, sampling=sampling))) for _ in range(2)]
+            runs = [ids_of(await collect(bench, await bench_request(bench, sampling=sampling))) for _ in range(2)]
             assert runs[0] == runs[1]
 
     async def test_a_crowd_gets_what_each_gets_alone(self, bench: Bench) -> None:
         cases = [(adapter, prompt) for adapter in (None, *bench.adapters) for prompt in range(len(bench.prompts))]
-        alone = [ids_of(await collect(bench, await request(bench, *case))) for case in cases]
-        wanted = [await request(bench, *case) for case in cases]
+        alone = [ids_of(await collect(bench, await bench_request(bench, *case))) for case in cases]
+        wanted = [await bench_request(bench, *case) for case in cases]
         crowd = await asyncio.gather(*(collect(bench, one) for one in wanted))
         assert [ids_of(events) for events in crowd] == alone
         for (adapter, _), events in zip(cases, crowd, strict=True):
@@ -136,26 +139,26 @@ class EngineContract:
             assert events[0].provenance.adapter == (adapter.digest if adapter else None)
 
     async def test_stop_id_and_min_tokens(self, bench: Bench) -> None:
-        ids = ids_of(await collect(bench, await request(bench)))
+        ids = ids_of(await collect(bench, await bench_request(bench)))
         stop = ids[3]
         stopping = StoppingParams(max_tokens=8, stop_token_ids=(stop,), ignore_eos=True)
-        events = await collect(bench, await request(bench, stopping=stopping))
+        events = await collect(bench, await bench_request(bench, stopping=stopping))
         first = ids.index(stop)
         assert isinstance(events[-1], Finished)
         assert (events[-1].reason, events[-1].matched_stop_id) == ("stop", stop)
         assert events[-1].output_tokens == first + 1
         late = StoppingParams(max_tokens=8, stop_token_ids=(stop,), min_tokens=8, ignore_eos=True)
-        assert ids_of(await collect(bench, await request(bench, stopping=late))) == ids
+        assert ids_of(await collect(bench, await bench_request(bench, stopping=late))) == ids
 
     async def test_stop_string_ends_the_text_before_it(self, bench: Bench) -> None:
-        text = text_of(await collect(bench, await request(bench, max_tokens=16)))
+        text = text_of(await collect(bench, await bench_request(bench, max_tokens=16)))
         stop = text[len(text) // 2 :][:2]
         assert stop, "the engine under test must answer with some text"
         for include in (False, True):
             stopping = StoppingParams(
                 max_tokens=16, stop=(stop, "never\x00there"), include_stop=include, ignore_eos=True
             )
-            events = await collect(bench, await request(bench, stopping=stopping))
+            events = await collect(bench, await bench_request(bench, stopping=stopping))
             end = text.find(stop) + (len(stop) if include else 0)
             assert text_of(events) == text[:end]
             assert isinstance(events[-1], Finished)
@@ -172,10 +175,10 @@ class EngineContract:
             (DeadlineExceeded, {"deadline_s": -1.0}),
             (LorryError, {"base": BaseDigest("0" * 64)}),
         ]
-        good = asyncio.create_task(collect(bench, await request(bench, max_tokens=16)))
+        good = asyncio.create_task(collect(bench, await bench_request(bench, max_tokens=16)))
         for error, changes in cases:
             prompt = changes.pop("prompt", None)
-            wanted = await request(bench, **changes)
+            wanted = await bench_request(bench, **changes)
             wanted = wanted if prompt is None else replace(wanted, prompt=prompt)
             with pytest.raises(error):
                 await anext(aiter(bench.engine.generate(wanted)))
@@ -187,14 +190,14 @@ class EngineContract:
         known = bench.adapters[0]
         stranger = AdapterRef(AdapterDigest("f" * 64), known.prefix + "-absent", known.files)
         try:
-            events = await collect(bench, await request(bench, stranger))
+            events = await collect(bench, await bench_request(bench, stranger))
         except LorryError:
             return
         assert isinstance(events[0], Started)
         assert events[0].provenance.adapter == stranger.digest
 
     async def test_closing_the_iterator_aborts(self, bench: Bench) -> None:
-        wanted = await request(bench, bench.adapters[0], max_tokens=bench.long_tokens)
+        wanted = await bench_request(bench, bench.adapters[0], max_tokens=bench.long_tokens)
         events: Any = bench.engine.generate(wanted)
         async with asyncio.timeout(WAIT_S), aclosing(events):
             async for event in events:
@@ -203,7 +206,7 @@ class EngineContract:
         await until_idle(bench)
 
     async def test_cancelling_the_reader_aborts(self, bench: Bench) -> None:
-        wanted = await request(bench, bench.adapters[0], max_tokens=bench.long_tokens)
+        wanted = await bench_request(bench, bench.adapters[0], max_tokens=bench.long_tokens)
         first = asyncio.Event()
 
         async def read() -> None:
@@ -220,8 +223,8 @@ class EngineContract:
         await until_idle(bench)
 
     async def test_close_ends_open_iterators_and_is_idempotent(self, bench: Bench) -> None:
-        wanted = await request(bench, max_tokens=bench.long_tokens)
-        later = await request(bench)
+        wanted = await bench_request(bench, max_tokens=bench.long_tokens)
+        later = await bench_request(bench)
         events: Any = bench.engine.generate(wanted)
         async with asyncio.timeout(WAIT_S), aclosing(events):
             assert isinstance(await anext(events), Started)
@@ -236,4 +239,4 @@ class EngineContract:
                 await bench.engine.info()
 
 
-__all__ = ["Bench", "EngineContract", "collect", "ids_of", "request", "text_of", "until_idle"]
+__all__ = ["Bench", "EngineContract", "collect", "bench_request", "ids_of", "text_of", "until_idle"]

@@ -13,7 +13,7 @@ from lorry.engine.contract import EngineClient, EngineEvent, Finished, Started, 
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import AdapterCold, EmptyStream, EngineUnavailable, NonFiniteLogits, RequestCancelled
-from tests.unit.engine_contract.contract import Bench, EngineContract, collect, ids_of, request, until_idle
+from tests.unit.engine_contract.contract import Bench, EngineContract, bench_request, collect, ids_of, until_idle
 from tests.unit.engine_contract.fakes import bench_of, fake_engine
 
 
@@ -71,8 +71,8 @@ async def _read(engine: EngineClient, wanted: Any) -> tuple[list[EngineEvent], E
 @pytest.mark.parametrize("at", [0, 1, 3, -1])
 async def test_death_at_every_moment_raises_in_every_iterator(pair: tuple[FakeEngine, Bench], at: int) -> None:
     engine, bench = pair
-    victim = await request(bench, max_tokens=4)
-    others = [await request(bench, adapter, max_tokens=100) for adapter in bench.adapters]
+    victim = await bench_request(bench, max_tokens=4)
+    others = [await bench_request(bench, adapter, max_tokens=100) for adapter in bench.adapters]
     engine.fault = lambda r: Fault(FaultKind.DIE, at) if r.request_id == victim.request_id else None
     outcomes = await asyncio.gather(*(_read(bench.engine, one) for one in (victim, *others)))
     for events, error in outcomes:
@@ -81,14 +81,14 @@ async def test_death_at_every_moment_raises_in_every_iterator(pair: tuple[FakeEn
     assert len(outcomes[0][0]) <= {0: 0, 1: 1, 3: 3, -1: 5}[at]
     engine.revive()
     engine.fault = lambda r: None
-    assert isinstance((await collect(bench, await request(bench)))[-1], Finished)
+    assert isinstance((await collect(bench, await bench_request(bench)))[-1], Finished)
 
 
 async def test_errors_keep_their_class_and_details(pair: tuple[FakeEngine, Bench]) -> None:
     engine, bench = pair
     error = NonFiniteLogits("logits: not finite at position 3", metadata={"position": "3"}, retry_after_s=2.5)
     engine.fault = lambda r: Fault(FaultKind.FAIL, 2, error)
-    events, got = await _read(bench.engine, await request(bench))
+    events, got = await _read(bench.engine, await bench_request(bench))
     assert isinstance(got, NonFiniteLogits)
     assert (got.message, got.metadata, got.retry_after_s) == (error.message, error.metadata, 2.5)
     assert [type(event) for event in events] == [Started, Tokens]
@@ -96,10 +96,10 @@ async def test_errors_keep_their_class_and_details(pair: tuple[FakeEngine, Bench
 
 async def test_cold_adapters_can_be_refused(pair: tuple[FakeEngine, Bench]) -> None:
     _, bench = pair
-    _, error = await _read(bench.engine, await request(bench, bench.adapters[0], reject_cold=True))
+    _, error = await _read(bench.engine, await bench_request(bench, bench.adapters[0], reject_cold=True))
     assert isinstance(error, AdapterCold)
-    await collect(bench, await request(bench, bench.adapters[0]))
-    events, error = await _read(bench.engine, await request(bench, bench.adapters[0], reject_cold=True))
+    await collect(bench, await bench_request(bench, bench.adapters[0]))
+    events, error = await _read(bench.engine, await bench_request(bench, bench.adapters[0], reject_cold=True))
     assert error is None
     assert isinstance(events[0], Started)
     assert events[0].tier == "device"
@@ -107,11 +107,11 @@ async def test_cold_adapters_can_be_refused(pair: tuple[FakeEngine, Bench]) -> N
 
 async def test_late_and_hanging_requests_hold_up_no_other(pair: tuple[FakeEngine, Bench]) -> None:
     engine, bench = pair
-    late, hanging = await request(bench, max_tokens=4), await request(bench, max_tokens=4)
+    late, hanging = await bench_request(bench, max_tokens=4), await bench_request(bench, max_tokens=4)
     kinds = {late.request_id: FaultKind.LATE, hanging.request_id: FaultKind.HANG}
     engine.fault = lambda r: Fault(kinds[r.request_id], 1) if r.request_id in kinds else None
     tasks = [asyncio.create_task(collect(bench, one)) for one in (late, hanging)]
-    alone = await collect(bench, await request(bench, max_tokens=4))
+    alone = await collect(bench, await bench_request(bench, max_tokens=4))
     assert not any(task.done() for task in tasks)
     engine.release.set()
     assert ids_of(await tasks[0]) == ids_of(alone)
@@ -128,7 +128,7 @@ async def test_an_engine_that_just_ends_is_an_error_over_the_wire(tmp_path: Path
     bench = bench_of(client)
     for at in (0, 1, 2, -1):
         engine.fault = lambda r, at=at: Fault(FaultKind.END, at)  # type: ignore[misc]
-        _, error = await _read(client, await request(bench))
+        _, error = await _read(client, await bench_request(bench))
         assert isinstance(error, EmptyStream)
     await client.close()
     await server.stop()
@@ -139,17 +139,17 @@ async def test_one_stream_carries_all_and_a_break_ends_all_and_is_healed(tmp_pat
     server = await serve_engine(engine, address)
     client = GrpcEngineClient(address)
     bench = bench_of(client)
-    cases = [await request(bench, adapter, i % 3) for i in range(10) for adapter in bench.adapters]
+    cases = [await bench_request(bench, adapter, i % 3) for i in range(10) for adapter in bench.adapters]
     await asyncio.gather(*(collect(bench, case) for case in cases))
     assert server.sessions == 1
 
     engine.fault = lambda r: Fault(FaultKind.HANG, 2)
-    open_requests = [await request(bench) for _ in range(5)]
+    open_requests = [await bench_request(bench) for _ in range(5)]
     readers = [asyncio.create_task(_read(client, one)) for one in open_requests]
     async with asyncio.timeout(10):
         while await bench.live() < 5:  # noqa: ASYNC110 - the state is behind a transport
             await asyncio.sleep(0.005)
-    wanted = await request(bench)
+    wanted = await bench_request(bench)
     await server.stop()
     for events, error in await asyncio.gather(*readers):
         assert isinstance(error, EngineUnavailable)
@@ -175,12 +175,12 @@ async def test_a_reader_that_stalls_is_aborted_and_the_others_go_on(tmp_path: Pa
     server = await serve_engine(engine, f"unix:{tmp_path}/engine.sock")
     client = GrpcEngineClient(server.address, stall_s=0.05)
     bench = bench_of(client)
-    slow_request = await request(bench, max_tokens=10_000)
+    slow_request = await bench_request(bench, max_tokens=10_000)
     slow = client.generate(slow_request)
     assert isinstance(await anext(slow), Started)
     async with asyncio.timeout(20):
         while slow_request.request_id not in engine.aborted:
-            await collect(bench, await request(bench, bench.adapters[0]))
+            await collect(bench, await bench_request(bench, bench.adapters[0]))
     with pytest.raises(RequestCancelled, match="read"):
         await anext(slow)
     await client.close()

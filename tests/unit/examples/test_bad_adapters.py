@@ -17,7 +17,7 @@ NAMED = {
     "dora": "use_dora",
     "wrong-shape": "lora_B",
     "rank-zero": "r ",
-    "nan": "finite",
+    "nan": "NaN",
     "no-match": "attention",
     "half-matches": "attention",
     "unknown-type": "VERA",

@@ -60,7 +60,12 @@ def test_base_is_a_hint_and_not_a_path(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_card_says_what_it_is(name: str) -> None:
     config, card = config_of(name), (ADAPTERS / name / "README.md").read_text(encoding="utf-8")
-    for fact in ("license: apache-2.0", f"| rank | {config['r']} |", ", ".join(_in_site_order(config)), "answers.jsonl"):
+    for fact in (
+        "license: apache-2.0",
+        f"| rank | {config['r']} |",
+        ", ".join(_in_site_order(config)),
+        "answers.jsonl",
+    ):
         assert fact in card
 
 

@@ -22,6 +22,8 @@ class Device:
     known: dict[SequenceId, NewSequence] = field(default_factory=dict)
     outputs: dict[SequenceId, int] = field(default_factory=dict)
     kv: dict[tuple[PageId, int], tuple[SequenceId, int]] = field(default_factory=dict)
+    dead: set[SequenceId] = field(default_factory=set)
+    """Their step failed; a plan that was made before that was known may still have rows of them."""
     generations: dict[SlotId, Generation] = field(default_factory=dict)
     steps: int = 0
     loads: int = 0
@@ -50,18 +52,29 @@ class Device:
             self.generations[load.slot] = load.generation
             taken = {chunk for _, _, chunks in self.slots.values() for chunk in chunks}
             assert taken.isdisjoint(load.chunks), "a chunk belongs to two slots"
-            assert load.chunks and all(0 <= c < self.chunks for c in load.chunks)
+            assert load.chunks
+            assert all(0 <= c < self.chunks for c in load.chunks)
             if load.slot in fail_slots:
                 failed.append((load.slot, "the test says so"))
             else:
                 self.slots[load.slot] = (load.generation, load.digest, load.chunks)
                 self.loads += 1
         assert len({row.sequence for row in plan.sequences}) == len(plan.sequences) > 0
-        rows = [self._row(row, faults or {}) for row in plan.sequences if row.slot not in {s for s, _ in failed}]
+        rows = []
+        for row in plan.sequences:
+            if row.slot in {slot for slot, _ in failed}:
+                self.dead.add(row.sequence)
+                continue
+            result = self._row(row, faults or {})
+            rows.append(result)
+            if result.fault is not None:
+                self.dead.add(row.sequence)
         return StepResult(plan.step, tuple(rows), 0.01, tuple(failed))
 
     def _row(self, row: SequenceStep, faults: dict[SequenceId, str]) -> SequenceResult:
         new = self.known[row.sequence]
+        if row.sequence in self.dead:
+            return SequenceResult(row.sequence, (), None, "SLOT_INTEGRITY")
         adapter: AdapterDigest | None = None
         if row.slot == BASE_SLOT:
             assert row.digest is None

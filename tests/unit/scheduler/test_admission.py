@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorry.errors import AdapterCold
-from lorry.ids import TenantId
+from lorry.ids import RequestId
 from lorry.scheduler import AgeingBound
 from tests.unit.residency.memory_host import version
 from tests.unit.scheduler.rig import Rig
@@ -63,7 +63,7 @@ def test_the_bound_in_seconds_holds_as_well() -> None:
         rig.add(f"A{i}", version("a"), out=4)
         rig.step(seconds=0.1)
     assert "B" in rig.started
-    assert rig.started.index("B") <= 11
+    assert rig.started.index(RequestId("B")) <= 11
 
 
 def test_while_one_starves_for_a_slot_base_requests_and_other_slots_go_on() -> None:
@@ -133,7 +133,7 @@ def test_tenants_take_turns_under_page_pressure_too() -> None:
     rig.add("y0", tenant="y", prompt=20, out=12)
     started = len(rig.started)
     rig.run_out()
-    assert rig.started.index(TenantId("y0")) - started <= 2
+    assert rig.started.index(RequestId("y0")) - started <= 2
 
 
 def test_the_least_recently_used_slot_that_nobody_holds_goes_first() -> None:

@@ -158,7 +158,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """With fetches that succeed, everything that was admitted ends, and nothing is left behind."""
-        for _ in range(2000):
+        for _ in range(400):
             for digest in list(self.rig.host.fetching):
                 self.rig.host.land(digest)
             plan = self.rig.scheduler.plan()

@@ -15,6 +15,7 @@ from lorry.registry.authz import VerifiedTenantId, not_visible
 from lorry.registry.db.base import new_id
 from lorry.registry.db.tables import Adapter, AdapterFileRow, AdapterVersion, Alias, AliasRevision, Tenant
 from lorry.registry.entries import VersionState
+from lorry.registry.names import VERSION_MAX
 from lorry.registry.paging import PageRequest
 
 
@@ -117,13 +118,15 @@ async def list_versions(session: AsyncSession, adapter_id: str, page: PageReques
     """Newest first, with their base."""
     query = select(AdapterVersion).options(joinedload(AdapterVersion.base))
     query = query.where(AdapterVersion.adapter_id == adapter_id)
-    if page.after:
-        query = query.where(AdapterVersion.number < int(page.after))
+    if (before := page.after_number()) is not None:
+        query = query.where(AdapterVersion.number < before)
     return (await session.execute(query.order_by(AdapterVersion.number.desc()).limit(page.size + 1))).scalars().all()
 
 
 async def require_ready(session: AsyncSession, adapter: Adapter, number: int) -> None:
     """Raises ResourceNotFound, AdapterQuarantined or VersionNotReady."""
+    if not 0 < number <= VERSION_MAX:
+        raise not_visible()
     query = select(AdapterVersion.state).where(AdapterVersion.adapter_id == adapter.id, AdapterVersion.number == number)
     state = (await session.execute(query)).scalar_one_or_none()
     if state is None:

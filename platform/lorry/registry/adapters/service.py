@@ -11,10 +11,9 @@ from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import Adapter, Alias
 from lorry.registry.grants import repository as grants
 from lorry.registry.idempotency import RequestKey, remember, replay
-from lorry.registry.names import AdapterName, check_part
+from lorry.registry.names import DISPLAY_NAME_MAX, AdapterName, check_part, check_text
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.tenants.repository import open_tenant
-from lorry.registry.tenants.service import check_display_name
 
 
 class AdapterService:
@@ -29,7 +28,7 @@ class AdapterService:
         """Also grants it to its own tenant. Raises AlreadyExists."""
         require_owner(caller, "create adapters")
         check_part("adapter_id", name)
-        check_display_name(display_name)
+        check_text("display_name", display_name, DISPLAY_NAME_MAX)
         key = RequestKey.of(caller, "CreateAdapter", request_id, tenant_name, name, display_name)
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)

@@ -32,7 +32,7 @@ from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import AdapterVersion, BaseModel
 from lorry.registry.entries import VersionState
 from lorry.registry.idempotency import RequestKey, remember, replay
-from lorry.registry.names import AdapterName
+from lorry.registry.names import AdapterName, check_text
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.tenants.repository import open_tenant
 
@@ -157,8 +157,6 @@ class VersionService:
 
     async def list(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AdapterVersion]:
         require_owner(caller, "list versions")
-        if page.after and not page.after.isdecimal():
-            raise InvalidRequest.field("page_token", "is not one; use a next_page_token as it was given")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             adapter = await repository.open_adapter(session, tenant, name.adapter)
@@ -168,8 +166,7 @@ class VersionService:
     async def quarantine(self, caller: Caller, name: AdapterName, reason: str) -> AdapterVersion:
         """Idempotent: the first reason stays. Raises FailedPrecondition for a REJECTED version."""
         require_owner(caller, "quarantine versions")
-        if len(reason) > REASON_MAX:
-            raise InvalidRequest.field("reason", f"{len(reason)} characters; use at most {REASON_MAX}")
+        check_text("reason", reason, REASON_MAX)
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             row = await _find(session, tenant, name)

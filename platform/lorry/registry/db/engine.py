@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -10,7 +11,9 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
-from lorry.errors import Unavailable
+from lorry.errors import StaleEtag, Unavailable
+
+_log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_MS = 5000
 
@@ -53,6 +56,7 @@ class Database:
     """Sessions of one registry. ``read`` never writes; ``write`` commits at the end or rolls back whole.
 
     Both raise Unavailable where the database cannot be reached, is locked too long, or drops the connection.
+    ``write`` raises StaleEtag where a constraint shows that another transaction was first.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -69,8 +73,12 @@ class Database:
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
         with _reachable():
-            async with self._write.begin() as session:
-                yield session
+            try:
+                async with self._write.begin() as session:
+                    yield session
+            except exc.IntegrityError as error:
+                _log.warning("registry: a constraint refused a change: %s", error.orig)
+                raise StaleEtag("registry: another request changed the same rows meanwhile; send it again") from error
 
     async def close(self) -> None:
         await self.engine.dispose()

@@ -15,14 +15,12 @@ from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import ApiKey, Tenant
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.keys import Peppers
-from lorry.registry.names import check_part
+from lorry.registry.names import DISPLAY_NAME_MAX, check_part, check_text
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.tenants import repository
 
 PLATFORM_TENANT = "platform"
 """The tenant of the platform's administrators, made at first start."""
-
-DISPLAY_NAME_MAX = 200
 
 
 class TenantService:
@@ -36,7 +34,7 @@ class TenantService:
         """Raises AlreadyExists."""
         require_admin(caller, "create tenants")
         check_part("tenant_id", name)
-        check_display_name(display_name)
+        check_text("display_name", display_name, DISPLAY_NAME_MAX)
         key = RequestKey.of(caller, "CreateTenant", request_id, name, display_name)
         async with self._database.write() as session:
             if await replay(session, key) is not None:
@@ -69,7 +67,7 @@ class TenantService:
         async with self._database.write() as session:
             row, tenant = await repository.open_tenant(session, caller, name)
             if "display_name" in fields:
-                row.display_name = check_display_name(display_name)
+                row.display_name = check_text("display_name", display_name, DISPLAY_NAME_MAX)
             if "suspended" in fields:
                 if suspended and name == PLATFORM_TENANT:
                     raise FailedPrecondition(f"suspended: tenant {name!r} administers the platform; it cannot be")
@@ -136,10 +134,4 @@ class KeyService:
             return row
 
 
-def check_display_name(text: str) -> str:
-    if len(text) > DISPLAY_NAME_MAX:
-        raise InvalidRequest.field("display_name", f"{len(text)} characters; use at most {DISPLAY_NAME_MAX}")
-    return text
-
-
-__all__ = ["PLATFORM_TENANT", "KeyService", "TenantService", "check_display_name"]
+__all__ = ["PLATFORM_TENANT", "KeyService", "TenantService"]

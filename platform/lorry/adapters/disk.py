@@ -1,0 +1,212 @@
+"""The disk tier: whole adapter versions under a quota, each in a folder named by its digest. No torch."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lorry.adapters.header import HeaderRefused, open_regular
+from lorry.adapters.manifest import AdapterRef, file_sha256, files_digest
+from lorry.adapters.store import ObjectStore, sync_folder
+from lorry.errors import AdapterDigestMismatch, AdapterLoadFailed
+from lorry.ids import AdapterDigest
+
+log = logging.getLogger(__name__)
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_FILE = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+_TEMPORARY = ".tmp-"
+
+
+@dataclass(slots=True)
+class _Folder:
+    """``bytes`` is 0 until it is published; ``users`` read it now; ``lock`` is held by who fetches or checks."""
+
+    bytes: int = 0
+    users: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class DiskTier:
+    """Folders are published whole, by one rename, and re-hashed each time they are opened.
+
+    One process owns ``cache_dir``. Safe from any thread; one fetch per digest at a time. Least recently opened
+    folders without a reader go first when the quota is short.
+    """
+
+    def __init__(self, cache_dir: Path, quota_bytes: int, store: ObjectStore) -> None:
+        self._dir = cache_dir
+        self._quota = quota_bytes
+        self._store = store
+        self._lock = threading.Lock()
+        self._folders: OrderedDict[AdapterDigest, _Folder] = OrderedDict()
+        self._reserved = 0
+        self.downloads = 0
+        """Versions fetched from the object store since start."""
+        self.damaged = 0
+        """Folders that no longer hashed right and were dropped since start."""
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        found: list[tuple[float, AdapterDigest, int]] = []
+        for entry in cache_dir.iterdir():
+            if entry.name.startswith(_TEMPORARY):
+                shutil.rmtree(entry, ignore_errors=True)  # a download that a crash cut off
+            elif _DIGEST.match(entry.name) and entry.is_dir():
+                size = sum(file.lstat().st_size for file in entry.iterdir())
+                found.append((entry.stat().st_mtime, AdapterDigest(entry.name), size))
+        for _, digest, size in sorted(found):
+            self._folders[digest] = _Folder(bytes=size)
+
+    @property
+    def used_bytes(self) -> int:
+        with self._lock:
+            return self._reserved + sum(folder.bytes for folder in self._folders.values())
+
+    def has(self, digest: AdapterDigest) -> bool:
+        """Without touching the disk."""
+        with self._lock:
+            folder = self._folders.get(digest)
+            return folder is not None and folder.bytes > 0
+
+    @contextmanager
+    def open(self, ref: AdapterRef) -> Iterator[Path]:
+        """The version's folder, fetched if it is not here, with exactly the bytes that ``ref`` names. It stays
+        until the context ends.
+
+        A folder that no longer hashes right is dropped and fetched once more. Raises AdapterDigestMismatch,
+        AdapterObjectMissing, ObjectStoreUnavailable, AdapterLoadFailed (quota, disk).
+        """
+        _check_ref(ref)
+        with self._lock:
+            folder = self._folders.setdefault(ref.digest, _Folder())
+            folder.users += 1
+        try:
+            with folder.lock:
+                self._bring(ref, folder)
+            with self._lock:
+                self._folders.move_to_end(ref.digest)
+            yield self._dir / ref.digest
+        except OSError as error:
+            raise AdapterLoadFailed(
+                f"adapter {ref.digest}: the adapter cache failed ({error.strerror}); see the disk of tiers.cache_dir",
+                metadata={"adapter": ref.digest},
+            ) from error
+        finally:
+            with self._lock:
+                folder.users -= 1
+                if folder.users == 0 and folder.bytes == 0:
+                    self._folders.pop(ref.digest, None)
+
+    def _bring(self, ref: AdapterRef, folder: _Folder) -> None:
+        path = self._dir / ref.digest
+        for _ in range(2):
+            if folder.bytes == 0:
+                self._fetch(ref, folder, path)
+            if _intact(path, ref):
+                os.utime(path)
+                return
+            log.warning("adapter %s: its cached files no longer hash right; dropped", ref.digest)
+            with self._lock:
+                self.damaged += 1
+                folder.bytes = 0
+            self._remove(ref.digest)
+        raise AdapterDigestMismatch(
+            f"adapter {ref.digest}: its cached files were damaged twice in a row; see the disk of tiers.cache_dir",
+            metadata={"adapter": ref.digest},
+        )
+
+    def _fetch(self, ref: AdapterRef, folder: _Folder, path: Path) -> None:
+        need = max(1, sum(file.size for file in ref.files))
+        self._reserve(ref, need)
+        temporary = self._dir / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            temporary.mkdir()
+            for file in ref.files:
+                self._store.fetch_to_sync(f"{ref.prefix}/{file.path}", temporary / file.path, file.size, file.sha256)
+            sync_folder(temporary)
+            self._remove(ref.digest)  # nothing, unless the cache was meddled with
+            os.rename(temporary, path)
+            sync_folder(self._dir)
+            with self._lock:
+                folder.bytes = need
+                self.downloads += 1
+        finally:
+            with self._lock:
+                self._reserved -= need
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _reserve(self, ref: AdapterRef, need: int) -> None:
+        """Makes room under the quota. Raises AdapterLoadFailed where readers hold it all."""
+        trash: list[Path] = []
+        try:
+            self._reserve_locked(ref, need, trash)
+        finally:
+            for path in trash:
+                shutil.rmtree(path, ignore_errors=True)  # outside the lock, which `has` takes in the step loop
+
+    def _reserve_locked(self, ref: AdapterRef, need: int, trash: list[Path]) -> None:
+        with self._lock:
+            used = self._reserved + sum(folder.bytes for folder in self._folders.values())
+            idle = [(d, f) for d, f in self._folders.items() if f.users == 0 and f.bytes > 0]
+            for digest, folder in idle:
+                if used + need <= self._quota:
+                    break
+                used -= folder.bytes
+                trash.append(self._set_aside(digest))
+                del self._folders[digest]
+            if used + need > self._quota:
+                raise AdapterLoadFailed(
+                    f"adapter {ref.digest}: {need} bytes do not fit the adapter cache of {self._quota} bytes, of which "
+                    f"{used} are in use; raise tiers.disk_bytes",
+                    metadata={"adapter": ref.digest},
+                )
+            self._reserved += need
+
+    def _set_aside(self, digest: AdapterDigest) -> Path:
+        """Out of its place by one rename, so that a crash leaves no half folder under a digest's name."""
+        trash = self._dir / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        with contextlib.suppress(FileNotFoundError):  # somebody emptied the cache
+            os.rename(self._dir / digest, trash)
+        return trash
+
+    def _remove(self, digest: AdapterDigest) -> None:
+        shutil.rmtree(self._set_aside(digest), ignore_errors=True)
+
+
+def _check_ref(ref: AdapterRef) -> None:
+    """The listing must be the identity, and its paths plain names."""
+    names = [file.path for file in ref.files]
+    if not names or len(set(names)) != len(names) or any(not _FILE.match(n) or n in (".", "..") for n in names):
+        raise AdapterLoadFailed(
+            f"adapter {ref.digest}: its listing names no files, or not plain ones; register it again"
+        )
+    if files_digest(ref.files) != ref.digest:
+        raise AdapterDigestMismatch(
+            f"adapter {ref.digest}: its listing hashes to {files_digest(ref.files)}; register the version again",
+            metadata={"adapter": ref.digest},
+        )
+
+
+def _intact(path: Path, ref: AdapterRef) -> bool:
+    """Whether the folder holds exactly the listed files with exactly the listed bytes."""
+    try:
+        if {entry.name for entry in path.iterdir()} != {file.path for file in ref.files}:
+            return False
+        for file in ref.files:
+            os.close(open_regular(path / file.path))
+            if (path / file.path).stat().st_size != file.size or file_sha256(path / file.path) != file.sha256:
+                return False
+    except (FileNotFoundError, NotADirectoryError, HeaderRefused):
+        return False
+    return True
+
+
+__all__ = ["DiskTier"]

@@ -1,0 +1,66 @@
+"""Fills an empty platform through the admin API: base, tenants, keys, adapters, grants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lorry.cli.admin import AdminClient
+from lorry.cli.demo.scenario import BASE, BASE_MODEL, TENANTS
+from lorry.engine.contract import EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One adapter version as the admin API answered it."""
+
+    adapter: str
+    version: int
+    sha256: str
+    rank: int
+    size_bytes: int
+    checks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """``keys`` by tenant's name; ``spare`` is the (name, text) of a key to be revoked."""
+
+    keys: dict[str, str]
+    spare: tuple[str, str]
+    versions: tuple[Registered, ...]
+
+
+async def register_base(admin: AdminClient, info: EngineInfo, config_json: str) -> None:
+    await admin.create_base(BASE, info.base, info.tokenizer_sha256, info.context_tokens, config_json)
+
+
+async def fill(admin: AdminClient, examples: Path, say: Callable[[str], None]) -> Made:
+    keys: dict[str, str] = {}
+    versions: list[Registered] = []
+    spare: Any = None
+    for tenant in TENANTS:
+        await admin.create_tenant(tenant.name, tenant.display_name)
+        keys[tenant.name] = (await admin.create_key(tenant.name, "developer", "owner")).text
+        await admin.grant(tenant.name, BASE_MODEL)
+        for name in tenant.adapters:
+            await admin.create_adapter(tenant.name, name)
+            version = await admin.push(tenant.adapter(name), examples / name, BASE_MODEL)
+            versions.append(
+                Registered(
+                    tenant.adapter(name),
+                    version.version,
+                    version.sha256,
+                    version.rank,
+                    version.size_bytes,
+                    len(version.checks),
+                )
+            )
+            say(f"registered {version.name}  rank {version.rank}  sha256 {version.sha256[:12]}")
+    spare = await admin.create_key(TENANTS[0].name, "former-developer", "member")
+    return Made(keys, (spare.api_key.name, spare.text), tuple(versions))
+
+
+__all__ = ["Made", "Registered", "fill", "register_base"]

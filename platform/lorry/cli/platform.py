@@ -1,0 +1,162 @@
+"""The composition root: the whole platform on this machine, with its embedded defaults.
+
+SQLite registry, a local S3 server as a child, the engine as a process of its own on a Unix socket, gateway
+and admin API on one port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from lorry.adapters.local_s3 import LocalS3
+from lorry.adapters.report import ValidationReport
+from lorry.adapters.store import open_store
+from lorry.adapters.validate import Limits, validate_directory
+from lorry.cli.homes import Home, HomeLock
+from lorry.config import EngineConfig, GatewayConfig, MemoryConfig, SchedulerConfig, StoreConfig, TierConfig
+from lorry.engine.contract import EngineInfo
+from lorry.engine.launch import EngineProcess
+from lorry.gateway.routes import EngineRoutes
+from lorry.gateway.server import ExtraService, GatewayServer, build_server
+from lorry.gateway.usage import UsageSpool
+from lorry.layers.spec import DecoderSpec
+from lorry.registry import Registry, bootstrap
+from lorry_admin import ADMIN_SERVICES, add_admin_services
+
+Say = Callable[[str], None]
+"""Told what the start is doing, one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator chooses. ``store`` None starts the local S3 server."""
+
+    home: Home
+    base_dir: Path
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    dtype: str = "bfloat16"
+    store: StoreConfig | None = None
+    threads: int | None = None
+
+
+class Platform:
+    """``async with Platform(settings) as platform``: everything started is stopped again, in reverse."""
+
+    def __init__(self, settings: Settings, say: Say = lambda line: None) -> None:
+        self._settings = settings
+        self._say = say
+        self._stack = AsyncExitStack()
+        self.admin_key: str | None = None
+        """On the first start in a home alone: print it once, it is kept nowhere."""
+        self.server: GatewayServer
+        self.engine: EngineProcess
+        self.info: EngineInfo
+        self.registry: Registry
+        self.s3: LocalS3 | None = None
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def engine_gone(self) -> int:
+        """Returns the engine's exit status when it ends."""
+        return await self.engine.wait()
+
+    async def _start(self) -> None:
+        settings, home = self._settings, self._settings.home
+        self._stack.enter_context(HomeLock(home))
+        self._say("registry: migrating")
+        made = await bootstrap(home.root, home.registry_url)
+        self.admin_key = made.admin_key
+        store_config = settings.store or await self._local_store()
+        store = open_store(store_config)
+        self._stack.callback(store.close)
+        await store.prepare()
+        self._say("engine: loading the base model")
+        await self._start_engine(store_config)
+        self.registry = Registry(home.registry_url, made.peppers)
+        self._stack.push_async_callback(self.registry.close)
+        source = self.registry.snapshots(settings.gateway.snapshot_poll_seconds)
+        await source.start()
+        await self._background(source.run())
+        versions = self.registry.versions(store, self._validate, home.spool)
+        usage = UsageSpool(home.usage)
+        self._stack.push_async_callback(usage.close)
+        assert self.engine.client is not None
+
+        def add_admin(server: Any) -> None:
+            add_admin_services(server, self.registry, source, versions)
+
+        extra = [ExtraService(name, add_admin if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
+        self.server = build_server(settings.gateway, source, EngineRoutes([self.engine.client]), usage, extra=extra)
+        await self.server.start()
+        self._stack.push_async_callback(self.server.stop)
+        self._say(f"gateway and admin API: {self.server.address}")
+
+    async def _local_store(self) -> StoreConfig:
+        self._say("S3: starting the local server")
+        s3 = self.s3 = LocalS3(self._settings.home.objects)
+        await asyncio.to_thread(s3.start)
+        self._stack.push_async_callback(asyncio.to_thread, s3.stop)
+        return s3.config()
+
+    async def _start_engine(self, store: StoreConfig) -> None:
+        settings, home = self._settings, self._settings.home
+        # A socket's path is bounded (about 100 bytes), a home's is not.
+        folder = tempfile.mkdtemp(prefix="lorry-")
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        config = EngineConfig(
+            base_dir=settings.base_dir,
+            store=store,
+            tiers=TierConfig(home.cache),
+            scheduler=settings.scheduler,
+            memory=settings.memory,
+            dtype=settings.dtype,
+        )
+        if settings.threads is not None:
+            config = replace(config, threads=settings.threads)
+        self.engine = EngineProcess(config, f"unix:{folder}/engine.sock", home.logs / "engine.log")
+        self._stack.push_async_callback(self.engine.stop)
+        self.info = await self.engine.start()
+
+    async def _background(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self._stack.push_async_callback(end)
+
+    def _validate(self, folder: Path, spec: DecoderSpec) -> ValidationReport:
+        return validate_directory(folder, spec, Limits(max_rank=self._settings.memory.max_rank))
+
+
+def _nothing(server: Any) -> None:
+    """The first admin service's call added them all."""
+
+
+__all__ = ["Platform", "Say", "Settings"]

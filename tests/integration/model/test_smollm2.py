@@ -1,0 +1,117 @@
+"""SmolLM2 and the example adapters against transformers and PEFT, the same weights in float32.
+
+64 greedy tokens each, alone and all in one batch, with whole and with chunked prefill. One forward pass of the
+oracle over prompt and answer gives its logits at every position: where its choice, given the same beginning,
+is the engine's token at every position, its greedy answer is the engine's answer.
+"""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from lorry.config import MemoryConfig, SchedulerConfig
+from lorry.engine.runner import CpuRunner
+from lorry.text import Tokenizer
+from tests.support.engines import Answer, ask, engine_config, running
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "adapters"
+TOKENS = 64
+LOGITS_WITHIN = 1e-3
+TIE = 1e-3
+QUESTIONS = [
+    "What is the capital of France?",
+    "Why is the sky blue?",
+    "Name three animals that live in the sea, and say what each of them eats.",
+    "What is a lorry?",
+]
+
+
+@pytest.fixture(scope="module")
+def oracle(base_dir: Path) -> dict[str, Any]:
+    """By name: "" is the base, the others are PEFT models over one copy of it each by `set_adapter`."""
+    names = sorted(folder.name for folder in EXAMPLES.iterdir() if folder.is_dir())
+    model = AutoModelForCausalLM.from_pretrained(base_dir, dtype=torch.float32).eval()
+    tuned = PeftModel.from_pretrained(model, EXAMPLES / names[0], adapter_name=names[0])
+    for name in names[1:]:
+        tuned.load_adapter(EXAMPLES / name, adapter_name=name)
+    tuned.eval()
+    return {"names": names, "model": tuned}
+
+
+def oracle_logits(oracle: dict[str, Any], name: str, ids: list[int]) -> torch.Tensor:
+    model = oracle["model"]
+    with torch.inference_mode():
+        if not name:
+            with model.disable_adapter():
+                logits: torch.Tensor = model(torch.tensor([ids])).logits[0]
+                return logits
+        model.set_adapter(name)
+        logits = model(torch.tensor([ids])).logits[0]
+        return logits
+
+
+def check(oracle: dict[str, Any], name: str, prompt: list[int], answer: Answer, logits: list[torch.Tensor]) -> int:
+    """Returns how many of the answer's tokens were compared; after a tie of the oracle nothing is."""
+    assert len(answer.ids) == len(logits) == TOKENS
+    want = oracle_logits(oracle, name, [*prompt, *answer.ids])[len(prompt) - 1 : -1]
+    got = torch.stack(logits)
+    assert float((got - want).abs().max()) < LOGITS_WITHIN, f"{name or 'base'}: logits differ"
+    for i, token in enumerate(answer.ids):
+        top = torch.topk(want[i], 2)
+        if float(top.values[0] - top.values[1]) < TIE:
+            return i
+        assert int(top.indices[0]) == token, f"{name or 'base'}: token {i}"
+    return TOKENS
+
+
+@pytest.mark.parametrize("chunk", [256, 19], ids=["whole", "chunked"])
+async def test_every_adapter_and_the_base(
+    base_dir: Path, oracle: dict[str, Any], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: dict[int, list[torch.Tensor]] = defaultdict(list)
+    sample = CpuRunner._sample
+
+    def recording(self: CpuRunner, steps: Any, logits: torch.Tensor) -> Any:
+        rows = [step.sequence for step in steps if step.logit_rows]
+        for row, sequence in enumerate(rows):
+            recorded[sequence].append(logits[row].clone())
+        return sample(self, steps, logits)
+
+    tokenizer = Tokenizer.load(base_dir)
+    names = ["", *oracle["names"]]
+    prompts = [
+        tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": QUESTIONS[i % 4]}]), add_special=False)
+        for i in range(len(names))
+    ]
+    config = replace(
+        engine_config(base_dir),
+        threads=2,
+        scheduler=SchedulerConfig(max_sequences=8, token_budget=256, prefill_chunk_tokens=chunk, context_tokens=512),
+        memory=MemoryConfig(budget_bytes=900 << 20, page_tokens=64),
+    )
+    compared: list[int] = []
+    async with running(config) as r:
+        monkeypatch.setattr(CpuRunner, "_sample", recording)
+        refs = [r.host.add(EXAMPLES / name) if name else None for name in names]
+        for name, prompt, ref in zip(names, prompts, refs, strict=True):
+            recorded.clear()
+            answer = await ask(r.engine, prompt, ref, TOKENS)
+            compared.append(check(oracle, name, prompt, answer, next(iter(recorded.values()))))
+        recorded.clear()
+        crowd = await asyncio.gather(*(ask(r.engine, p, ref, TOKENS) for p, ref in zip(prompts, refs, strict=True)))
+        state = await r.engine.state()
+        # Sequences are numbered in the order of admission, which is that of submission here.
+        for name, prompt, answer, sequence in zip(names, prompts, crowd, sorted(recorded), strict=True):
+            compared.append(check(oracle, name, prompt, answer, recorded[sequence]))
+    assert max(state["distinct_adapters"]) == len(names), "all ran in one batch"
+    assert len({answer.text for answer in crowd}) == len(names)
+    assert sum(compared) > 0.8 * TOKENS * len(compared), f"too many ties to show anything: {compared}"

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lorry.errors import InternalError
+from lorry.gateway import UsageRow, UsageSpool, read_rows
+
+ROW = UsageRow("us_0", "t", "p", "k", "r", "", 0, "", "b" * 64, "engine-0", 3, 4, 0, "OK", 1.0, 2.0)
+
+
+def rows(count: int) -> list[UsageRow]:
+    return [replace(ROW, ledger_id=f"us_{i}", request_id=f"Größe\n{i}") for i in range(count)]
+
+
+async def test_rows_come_back_and_one_fsync_serves_many(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "usage.jsonl"
+    spool, wanted = UsageSpool(path), rows(200)
+    await asyncio.gather(*(spool.record(row) for row in wanted))
+    assert sorted(read_rows(path), key=lambda r: int(r.ledger_id[3:])) == wanted
+    assert spool.commits <= 3
+    assert path.stat().st_mode & 0o777 == 0o600
+    await spool.close()
+
+
+async def test_posted_rows_are_durable_after_close_and_appended_later(tmp_path: Path) -> None:
+    path, (first, second) = tmp_path / "usage.jsonl", rows(2)
+    for row in (first, second):
+        spool = UsageSpool(path)
+        spool.post(row)
+        await spool.close()
+    assert list(read_rows(path)) == [first, second]
+
+
+async def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
+    path, (first, second) = tmp_path / "usage.jsonl", rows(2)
+    spool = UsageSpool(path)
+    await spool.record(first)
+    await spool.close()
+    with path.open("ab") as file:
+        file.write(b'{"ledger_id":"us_torn","ten')
+    spool = UsageSpool(path)
+    await spool.record(second)
+    await spool.close()
+    assert list(read_rows(path)) == [first, second]
+
+
+async def test_a_row_is_on_disk_when_record_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        real(file)
+        synced.append(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    spool = UsageSpool(tmp_path / "usage.jsonl")
+    await spool.record(ROW)
+    assert len(synced) == 1
+    await spool.close()
+
+
+async def test_a_disk_that_fails_is_an_error_and_later_rows_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "usage.jsonl"
+    spool = UsageSpool(path)
+
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InternalError, match="No space left"):
+            await spool.record(ROW)
+    await spool.record(replace(ROW, ledger_id="us_later"))
+    assert "us_later" in [row.ledger_id for row in read_rows(path)]
+    await spool.close()

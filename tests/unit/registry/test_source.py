@@ -1,0 +1,249 @@
+"""Deltas: what a poll makes of the change log is what a full load would, and revocations hold at the next poll."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from lorry import errors
+from lorry.registry import PageRequest, Registry, SnapshotSource, VersionState
+from lorry.registry import changes as change_log
+from lorry.registry.bootstrap import _first_admin
+from lorry.registry.changes import Change, Kind
+from lorry.registry.names import AdapterName
+from tests.unit.registry.conftest import NOW, PEPPERS, World
+from tests.unit.registry.test_migrations import make_version
+
+FOO = AdapterName("platform", "a")
+
+
+async def equals_full_load(world: World) -> None:
+    delta = await world.source.refresh()
+    full = await world.registry.snapshots().start()
+    assert delta.epoch == full.epoch
+    assert delta.tables.tenants == full.tables.tenants
+    assert delta.tables.keys == full.tables.keys
+    assert delta.tables.bases == full.tables.bases
+    assert delta.tables.adapters == full.tables.adapters
+    assert {k: v for k, v in delta.tables.grants.items() if v} == full.tables.grants
+    assert {k: v for k, v in delta.tables.pins.items() if v} == full.tables.pins
+    assert (delta.base_names, delta.adapter_names) == (full.base_names, full.adapter_names)
+    assert world.source.full_loads == 1
+
+
+async def add_version(world: World, state: VersionState = VersionState.READY) -> None:
+    """By repository, as registration needs a store; with the log entry that it would write."""
+    await make_version(world, state)
+    async with world.registry.database.write() as session:
+        adapter = (await session.execute(text("SELECT id FROM adapter WHERE name = 'a'"))).scalar_one()
+        base = (await session.execute(text("SELECT id FROM base_model"))).scalar_one()
+        await change_log.record(session, Change(Kind.ADAPTER, adapter), Change(Kind.BASE_MODEL, base))
+
+
+async def test_before_the_first_load(world: World) -> None:
+    with pytest.raises(errors.Unavailable):
+        world.registry.snapshots().current()
+
+
+async def test_revocations_hold_at_the_next_poll(world: World) -> None:
+    registry, admin = world.registry, world.admin
+    await registry.tenants.create(admin, "anna")
+    key = await world.key("anna")
+    await add_version(world)
+    grant = await registry.grants.create(admin, "anna", FOO.bare)
+    snapshot = await world.source.refresh()
+    anna = snapshot.authenticate(key, NOW)
+    assert snapshot.resolve(anna, FOO.bare, "", NOW).version == 1
+
+    await registry.grants.revoke(admin, "anna", grant.id)
+    now = grant.created_at.timestamp() + 10
+    with pytest.raises(errors.GrantRevoked):
+        (await world.source.refresh()).resolve(anna, FOO.bare, "", now)
+
+    again = await registry.grants.create(admin, "anna", FOO.bare)
+    assert again.id != grant.id
+    assert (await world.source.refresh()).resolve(anna, FOO.bare, "", now).version == 1
+    await registry.grants.revoke(admin, "anna", grant.id)  # the old row again: the new grant stands
+    assert (await world.source.refresh()).resolve(anna, FOO.bare, "", now).version == 1
+
+    await registry.tenants.update(admin, "anna", ["suspended"], suspended=True)
+    with pytest.raises(errors.TenantSuspended):
+        (await world.source.refresh()).authenticate(key, NOW)
+    await registry.tenants.update(admin, "anna", ["suspended"], suspended=False)
+    await registry.keys.revoke(admin, "anna", anna.key_id)
+    with pytest.raises(errors.Unauthenticated):
+        (await world.source.refresh()).authenticate(key, NOW)
+    await equals_full_load(world)
+
+
+async def test_a_gap_reloads_everything(world: World) -> None:
+    await world.registry.tenants.create(world.admin, "anna")
+    async with world.registry.database.write() as session:
+        await session.execute(text("DELETE FROM change_log"))
+    await world.registry.tenants.create(world.admin, "bert")
+    snapshot = await world.source.refresh()
+    assert world.source.full_loads == 2
+    assert {t.name for t in snapshot.tables.tenants.values()} == {"platform", "anna", "bert"}
+
+
+async def test_a_kind_of_a_newer_release_reloads_everything(world: World) -> None:
+    async with world.registry.database.write() as session:
+        await change_log.record(session, Change("rollout", "x"))  # type: ignore[arg-type]
+    await world.source.refresh()
+    assert world.source.full_loads == 2
+
+
+async def test_no_change_no_new_snapshot(world: World) -> None:
+    first = await world.source.refresh()
+    assert await world.source.refresh() is first
+
+
+async def test_a_failed_transaction_leaves_no_epoch(world: World) -> None:
+    before = (await world.source.refresh()).epoch
+    with pytest.raises(errors.AlreadyExists):
+        await world.registry.tenants.create(world.admin, "platform")
+    assert (await world.source.refresh()).epoch == before
+    await world.registry.tenants.create(world.admin, "anna")
+    assert (await world.source.refresh()).epoch == before + 1
+    assert world.source.full_loads == 1
+
+
+async def test_epochs_are_gap_free_under_concurrency(world: World) -> None:
+    before = (await world.source.refresh()).epoch
+    await asyncio.gather(*(world.registry.tenants.create(world.admin, f"t{i}") for i in range(8)))
+    assert (await world.source.refresh()).epoch == before + 8
+    # Reads before it writes: without the write lock from the start SQLite would refuse all but one.
+    await asyncio.gather(*(world.key(f"t{i}") for i in range(8)))
+    await equals_full_load(world)
+
+
+async def test_equal_requests_at_once_conflict_or_agree(world: World) -> None:
+    await add_version(world)
+    await world.registry.tenants.create(world.admin, "anna")
+    found = await asyncio.gather(
+        *(world.registry.grants.create(world.admin, "anna", FOO.bare) for _ in range(4)),
+        *(world.registry.adapters.set_alias(world.admin, FOO, "new", 1) for _ in range(4)),
+        return_exceptions=True,
+    )
+    failed = [each for each in found if isinstance(each, BaseException)]
+    assert all(isinstance(each, errors.StaleEtag) for each in failed)
+    assert len(failed) < len(found)
+    await equals_full_load(world)
+
+
+async def test_files_that_do_not_hash_to_the_digest_are_not_served(world: World) -> None:
+    version = await make_version(world)
+    async with world.registry.database.write() as session:
+        await session.execute(
+            text("INSERT INTO adapter_file (version_id, path, size_bytes, sha256) VALUES (:id, 'c', 1, :sha)"),
+            {"id": version, "sha": "c" * 64},
+        )
+    snapshot = await world.registry.snapshots().start()
+    (adapter,) = snapshot.tables.adapters.values()
+    assert adapter.versions[1].state is VersionState.QUARANTINED
+
+
+async def test_run_survives_an_unreachable_database(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The poll loop keeps the last snapshot, and goes on when the database answers again."""
+    source = SnapshotSource(world.registry.database, PEPPERS, poll_seconds=0.001)
+    await source.start()
+    advance, polls, fail = source._advance, asyncio.Semaphore(0), True
+
+    async def flaky(session: object) -> object:
+        polls.release()
+        if fail:
+            raise OSError("no route")
+        return await advance(session)  # type: ignore[arg-type]
+
+    source._advance = flaky  # type: ignore[method-assign, assignment]
+    task = asyncio.create_task(source.run())
+    for _ in range(3):
+        await polls.acquire()
+    assert source.current().epoch > 0
+    assert caplog.text.count("cannot be read") == 1
+    fail = False
+    await world.registry.tenants.create(world.admin, "anna")
+    for _ in range(3):
+        await polls.acquire()
+    assert "anna" in {t.name for t in source.current().tables.tenants.values()}
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+OPERATIONS = (
+    "tenant",
+    "suspend",
+    "key",
+    "revoke_key",
+    "version",
+    "rejected",
+    "grant",
+    "revoke_grant",
+    "pin",
+    "unpin",
+    "alias",
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2), st.booleans()), max_size=14))
+def test_any_history_by_deltas_equals_a_full_load(
+    sqlite_template: Path, tmp_path: Path, history: list[tuple[str, int, bool]]
+) -> None:
+    shutil.copy(sqlite_template, tmp_path / "history.db")
+    for stale in ("history.db-wal", "history.db-shm"):
+        (tmp_path / stale).unlink(missing_ok=True)
+    asyncio.run(_replay(f"sqlite:///{tmp_path / 'history.db'}", history))
+
+
+async def _replay(url: str, history: list[tuple[str, int, bool]]) -> None:
+    registry = Registry(url, PEPPERS)
+    key = await _first_admin(registry.database, PEPPERS)
+    assert key is not None
+    source = registry.snapshots()
+    world = World(registry, source, (await source.start()).authenticate(key, NOW), key)
+    for tenant in ("t0", "t1"):
+        await _do(world, "tenant", tenant, 1)
+    await _do(world, "version", "", 1)
+    for step, which, poll in history:
+        try:
+            await _do(world, step, f"t{which}", which + 1)
+        except errors.LorryError:
+            pass  # an operation on what is not there yet changes nothing
+        if poll:
+            await source.refresh()
+    await equals_full_load(world)
+    await registry.close()
+
+
+async def _do(world: World, step: str, tenant: str, number: int) -> None:
+    registry, admin, everything = world.registry, world.admin, PageRequest.of(0, "")
+    version = AdapterName("platform", "a", version=number)
+    if step == "tenant":
+        await registry.tenants.create(admin, tenant)
+    elif step == "suspend":
+        await registry.tenants.update(admin, tenant, ["suspended"], suspended=number != 1)
+    elif step == "key":
+        await world.key(tenant)
+    elif step == "revoke_key":
+        for key in (await registry.keys.list(admin, tenant, everything)).rows:
+            await registry.keys.revoke(admin, tenant, key.id)
+    elif step in ("version", "rejected"):
+        await add_version(world, VersionState.READY if step == "version" else VersionState.REJECTED)
+    elif step == "grant":
+        await registry.grants.create(admin, tenant, FOO.bare if number != 2 else "models/tiny")
+    elif step == "revoke_grant":
+        for grant in (await registry.grants.list(admin, tenant, everything)).rows:
+            await registry.grants.revoke(admin, tenant, grant.id)
+    elif step == "pin":
+        await registry.grants.set_pin(admin, tenant, version)
+    elif step == "unpin":
+        await registry.grants.clear_pin(admin, tenant, FOO)
+    elif step == "alias":
+        await registry.adapters.set_alias(admin, FOO, "stable", number)
