@@ -100,8 +100,8 @@ def measure(case: str, queue: int, steps: int) -> dict[str, float | int | str]:
     times = []
     fresh = RUNNING + queue
     for _ in range(steps):
-        if case == "churn":  # the queue keeps its length
-            while scheduler.state()["waiting"] < queue or scheduler.state()["running"] < RUNNING // 2:
+        if case == "churn":  # as many come as leave in the long run, so the queue keeps its length
+            for _ in range(RUNNING // out):
                 add(scheduler, fresh, fresh % SLOTS, out)
                 fresh += 1
         times.append(step(scheduler) * 1e3)

@@ -23,6 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="the main job on a real model: start everything, show it, stop it")
     demo.add_argument("--home", type=Path, default=None, help="instead of LORRY_HOME")
+    demo.add_argument("--svg", type=Path, default=None, metavar="FILE", help="write the tables as a picture too")
 
     serve = commands.add_parser("serve", help="run the platform on this machine until Ctrl-C")
     serve.add_argument("--home", type=Path, default=None, help="instead of LORRY_HOME")
@@ -80,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
 
             from lorry.cli.demo import run_demo
 
-            return asyncio.run(run_demo(home, Console()))
+            return asyncio.run(run_demo(home, Console(), options.svg))
         case "serve":
             from lorry.cli.serve import serve
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from lorry.adapters.image import DeviceImage, build_image
-from lorry.adapters.plan import AdapterPlan
+from lorry.adapters.image import DeviceImage, image_builder
 from lorry.adapters.store import open_store
 from lorry.adapters.tiers import HostTierStore, open_host_tier
 from lorry.adapters.validate import Limits
 from lorry.config import EngineConfig
 from lorry.engine.local import LocalEngine
 from lorry.engine.parts import build_parts
-from lorry.ids import AdapterDigest
 from lorry.models.weights import read_spec
 
 
@@ -29,16 +26,13 @@ def build_engine(config: EngineConfig) -> LocalEngine:
 
     spec = read_spec(config.base_dir)
 
-    def image(folder: Path, plan: AdapterPlan, digest: AdapterDigest) -> DeviceImage:
-        # The CPU's arena is float32 whatever the base's dtype is, so that LoRA loses nothing to rounding.
-        return build_image(folder, plan, spec, torch.float32, digest)
-
     store = open_store(config.store)
     host: HostTierStore[DeviceImage] = open_host_tier(
         config.tiers,
         store,
         spec,
-        image,
+        # The CPU's arena is float32 whatever the base's dtype is, so that LoRA loses nothing to rounding.
+        image_builder(spec, torch.float32),
         limits=Limits(max_rank=config.memory.max_rank),
         on_change=changed,
     )

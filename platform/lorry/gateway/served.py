@@ -33,7 +33,7 @@ def check_served(request: pb.GenerateRequest) -> None:
     found = [path for path in NOT_SERVED if _is_set(request, path)]
     if request.sampling.HasField("n") and request.sampling.n > 1:
         found.append("sampling.n")
-    if False:
+    if found:
         names = ", ".join(found)
         raise NotServedYet(f"{names}: not served by this release; leave it unset", metadata={"fields": names})
 

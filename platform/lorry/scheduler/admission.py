@@ -92,20 +92,17 @@ class Admission(Generic[R]):
 
     def forget(self, entry: Entry[R]) -> None:
         """A waiting request ended; it is out of the queue already."""
-        if entry is self.starving:
-            self._residency.stop_draining()
         self._ageing.forget(entry)
 
     def _take_from(self, tenant: TenantId, sequence: SequenceId, *, force: bool) -> Admitted[R] | None:
         for lane in self._waiting.fronts(tenant, self._residency.resident):
-            for index, entry in enumerate(islice(lane.entries, _LOOKAHEAD)):
+            for entry in islice(lane.entries, _LOOKAHEAD):
                 if entry is self.starving:
                     continue
                 admitted = self._try(entry, sequence, force=force)
                 if isinstance(admitted, Admitted):
                     return admitted
-                if index == 0:  # those behind it wait for it, not for the device
-                    self._passed_over(entry, admitted)
+                self._passed_over(entry, admitted)
                 if admitted is Lack.ROOM:
                     break
         return None
@@ -126,8 +123,7 @@ class Admission(Generic[R]):
         self._waiting.served(entry.request.tenant)
         self.forget(entry)
         if placement is not None and placement.loaded:
-            for digest in (placement.digest, *placement.displaced):
-                self._waiting.refile(digest)
+            self._waiting.refile(placement.digest)
         return Admitted(entry, sequence, placement)
 
     def _place(self, entry: Entry[R], digest: AdapterDigest, force: bool) -> Placement | None:

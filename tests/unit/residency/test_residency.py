@@ -113,6 +113,17 @@ def test_a_pinned_slot_never_goes_and_a_held_one_only_by_force() -> None:
     bench.residency.check_integrity()
 
 
+def test_force_takes_a_slot_that_nobody_holds_before_an_older_one_that_is_held() -> None:
+    bench = Bench(slots=2)
+    bench.use(R1, A)
+    bench.use(R1, B)
+    bench.residency.hold(R2, A)
+    bench.residency.hold(R3, C)
+    placed = bench.residency.pin(R3, force=True)
+    assert placed is not None
+    assert placed.displaced == ("b",)
+
+
 def test_a_slot_that_a_step_in_flight_reads_stays() -> None:
     bench = Bench(slots=1)
     bench.use(R1, A, at_step=5)

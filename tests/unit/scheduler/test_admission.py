@@ -193,6 +193,35 @@ def test_several_ranks_share_the_chunks_and_a_large_adapter_evicts_as_many_as_it
     assert [s["digest"] for s in rig.scheduler.state()["slots"]] == ["v"]
 
 
+def test_a_narrow_adapter_passes_a_wide_one_that_finds_no_room() -> None:
+    rig = Rig(slots=3, chunks=3, max_rank=16, ageing=NEVER)
+    rig.add("a", version("a"), out=20)
+    rig.add("b", version("b"), out=20)
+    rig.step()
+    rig.add("wide", version("w", rank=16), tenant="x")
+    rig.add("narrow", version("n", rank=8), tenant="x")
+    rig.step()
+    assert rig.started == ["a", "b", "narrow"]
+    rig.run_out()
+    assert rig.started == ["a", "b", "narrow", "wide"]
+
+
+def test_one_that_starved_and_was_cancelled_holds_nothing_back() -> None:
+    rig = Rig(slots=1, ageing=AgeingBound(plans=2, seconds=1e9))
+    rig.add("a", version("a"), out=20)
+    rig.step()
+    rig.add("B", version("b"))
+    for _ in range(4):
+        rig.step()
+    rig.add("a2", version("a"))
+    rig.step()
+    assert rig.started == ["a"]
+    rig.scheduler.abort(RequestId("B"))
+    rig.step()
+    assert rig.started == ["a", "a2"]
+    rig.run_out()
+
+
 def test_reject_cold_refuses_what_is_neither_on_the_device_nor_on_the_host() -> None:
     rig = Rig(slots=1)
     with pytest.raises(AdapterCold, match="object_store"):

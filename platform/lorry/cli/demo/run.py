@@ -15,10 +15,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 
 from lorry.cli.admin import AdminClient
+from lorry.cli.demo.picture import Picture
 from lorry.cli.demo.refusals import Refusal, refuse_all
-from lorry.cli.demo.scenario import Ask, first_wave, second_wave
+from lorry.cli.demo.scenario import QUESTIONS, Ask, first_wave, second_wave
 from lorry.cli.demo.setup import Made, fill, register_base
 from lorry.cli.demo.show import figures_table, live_table, mix_table, refusal_table, text_table
 from lorry.cli.demo.streams import Call, run_all
@@ -45,9 +47,11 @@ def examples_folder() -> Path:
     return folder
 
 
-async def run_demo(home: Path, console: Console) -> int:
-    """The exit status: 0 where every call was answered as it should be and every refusal refused."""
+async def run_demo(home: Path, console: Console, svg: Path | None = None) -> int:
+    """The exit status: 0 where every call was answered as it should be and every refusal refused. ``svg`` is
+    where the tables go as a picture."""
     began = time.monotonic()
+    picture = Picture(svg)
     examples = examples_folder()
     with rich_progress() as progress:
         base_dir = await asyncio.to_thread(prepare_smollm2, home, progress)
@@ -68,17 +72,18 @@ async def run_demo(home: Path, console: Console) -> int:
             config_json = await asyncio.to_thread((base_dir / "config.json").read_text)
             await register_base(admin, platform.info, config_json)
             made = await fill(admin, examples / "adapters", say)
-            waves, distinct = await _generate(platform, made, console, say)
+            waves, distinct = await _generate(platform, made, console, picture, say)
             say("asking for what must be refused")
             bad = await _bad_adapter(examples, own)
             refusals = await refuse_all(platform.address, admin, made, bad)
-            console.print(refusal_table(refusals))
+            _show(refusal_table(refusals), console, picture)
         finally:
             await admin.close()
         say("stopping")
     faults = _faults(waves, distinct, refusals)
     report = _report(platform.info, made, waves, distinct, refusals, faults, time.monotonic() - began)
     _write(own, made, report)
+    picture.save()
     _closing_words(console, own, made, time.monotonic() - began)
     for fault in faults:
         console.print(f"[red]{fault}[/red]")
@@ -86,7 +91,7 @@ async def run_demo(home: Path, console: Console) -> int:
 
 
 async def _generate(
-    platform: Platform, made: Made, console: Console, say: Callable[[str], None]
+    platform: Platform, made: Made, console: Console, picture: Picture, say: Callable[[str], None]
 ) -> tuple[list[list[Call]], list[int]]:
     waves: list[list[Call]] = []
     titles = ("First calls: every adapter comes from S3", "The same adapters again: on the device now")
@@ -95,14 +100,20 @@ async def _generate(
     for title, asks in zip(titles, (first_wave(), second_wave()), strict=True):
         say(f"{len(asks)} concurrent GenerateStream calls")
         calls = await _watched(platform.address, made, asks, console)
-        console.print(figures_table(calls, title))
+        _show(figures_table(calls, title), console, picture)
         if not waves:
             console.print(text_table(calls))
+            picture.add(text_table([call for call in calls if call.ask.question == QUESTIONS[0]]))
         waves.append(calls)
         state = await platform.engine.client.state()
         distinct = state["distinct_adapters"]
-    console.print(mix_table(distinct))
+    _show(mix_table(distinct), console, picture)
     return waves, distinct
+
+
+def _show(table: Table, console: Console, picture: Picture) -> None:
+    console.print(table)
+    picture.add(table)
 
 
 async def _bad_adapter(examples: Path, home: Home) -> Path:

@@ -1,0 +1,26 @@
+"""One platform for all tests that leave it whole; those that break it start their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.world import World, fill, running, settings, write_base
+
+
+@pytest.fixture(scope="session")
+def tracer_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tracer") / "base"
+    write_base(folder)
+    return folder
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def world(tracer_base: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    root = tmp_path_factory.mktemp("world")
+    async with running(root, settings(root / "home", tracer_base)) as made:
+        await fill(made)
+        yield made
