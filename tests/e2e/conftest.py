@@ -11,14 +11,14 @@ import pytest_asyncio
 from tests.e2e.world import World, fill, running, settings, write_base
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tracer_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tracer") / "base"
     write_base(folder)
     return folder
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def world(tracer_base: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     root = tmp_path_factory.mktemp("world")
     async with running(root, settings(root / "home", tracer_base)) as made:

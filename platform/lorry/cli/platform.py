@@ -24,6 +24,8 @@ from lorry.cli.homes import Home, HomeLock
 from lorry.config import EngineConfig, GatewayConfig, MemoryConfig, SchedulerConfig, StoreConfig, TierConfig
 from lorry.engine.contract import EngineInfo
 from lorry.engine.launch import EngineProcess
+from lorry.errors import Unavailable
+from lorry.gateway.ledger import LedgerDrain
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.server import ExtraService, GatewayServer, build_server
 from lorry.gateway.usage import UsageSpool
@@ -104,7 +106,9 @@ class Platform:
         await self._background(source.run())
         versions = self.registry.versions(store, self._validate, home.spool)
         usage = UsageSpool(home.usage)
+        self._stack.push_async_callback(self._settle, home.usage)
         self._stack.push_async_callback(usage.close)
+        await self._background(LedgerDrain(home.usage, self.registry.usage).run())
         assert self.engine.client is not None
 
         def add_admin(server: Any) -> None:
@@ -141,6 +145,14 @@ class Platform:
         self.engine = EngineProcess(config, f"unix:{folder}/engine.sock", home.logs / "engine.log")
         self._stack.push_async_callback(self.engine.stop)
         self.info = await self.engine.start()
+
+    async def _settle(self, spool: Path) -> None:
+        """The last rows, after the gateway and the spool have stopped. What the ledger does not take stays in the
+        spool for the next start."""
+        try:
+            await LedgerDrain(spool, self.registry.usage).drain()
+        except Unavailable as error:
+            self._say(f"usage stays in the spool: {error.message}")
 
     async def _background(self, work: Any) -> None:
         task = asyncio.create_task(work)

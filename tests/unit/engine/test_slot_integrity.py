@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from lorry.adapters.manifest import AdapterRef
 from lorry.engine.arena import AdapterArena
-from lorry.engine.contract import EngineRequest, Tokens
+from lorry.engine.contract import EngineEvent, EngineRequest, Tokens
 from lorry.errors import SlotIntegrity
 from lorry.ids import RequestId, SlotId, TenantId
 from lorry.request import SamplingParams, StoppingParams
 from tests.support.adapters import save_adapter
-from tests.support.engines import ask, engine_config, running
+from tests.support.engines import Running, ask, engine_config, running
 from tests.support.tiny_base import write_tiny_base
 
 
@@ -27,6 +28,28 @@ def swap_bytes(arena: AdapterArena, one: SlotId, other: SlotId) -> None:
             kept = operand[a].clone()
             operand[a] = operand[b]
             operand[b] = kept
+
+
+async def events_before_the_fault(r: Running, ref: AdapterRef, max_tokens: int = 8) -> list[EngineEvent]:
+    """What a reader is told before SlotIntegrity ends its stream, which it must."""
+    request = EngineRequest(
+        RequestId(f"fault-{ref.digest[:8]}"),
+        TenantId("t"),
+        (1, 2, 3),
+        ref,
+        (await r.engine.info()).base,
+        SamplingParams(temperature=0.0),
+        StoppingParams(max_tokens=max_tokens, ignore_eos=True),
+    )
+    told: list[EngineEvent] = []
+
+    async def read() -> None:
+        async for event in r.engine.generate(request):
+            told.append(event)
+
+    with pytest.raises(SlotIntegrity):
+        await read()
+    return told
 
 
 @pytest.fixture
@@ -47,8 +70,7 @@ async def test_a_swap_before_a_request_yields_no_token_and_is_healed_by_a_reload
         await ask(r.engine, [1, 2, 3], other, 8)
         swap_bytes(r.parts.arena, r.parts.arena.slot_of(one.digest), r.parts.arena.slot_of(other.digest))
         for ref in (one, other):
-            with pytest.raises(SlotIntegrity):
-                await ask(r.engine, [1, 2, 3], ref, 8)
+            assert await events_before_the_fault(r, ref) == []
         healed = await ask(r.engine, [1, 2, 3], one, 8)
         assert healed.ids == before.ids
         assert (await r.engine.state())["faults"] == {"SLOT_INTEGRITY": 2}
