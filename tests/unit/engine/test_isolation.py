@@ -16,7 +16,7 @@ ADAPTERS = 12
 ROOM = 4
 
 
-@pytest.mark.parametrize("requests", [2000])
+@pytest.mark.parametrize("requests", [2000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 async def test_twelve_tracers_with_room_for_four(tmp_path: Path, requests: int) -> None:
     write_tracer_base(tmp_path / "base")
     tokens = [write_tracer(tmp_path / f"t{i}", i, rank=1 + i % 8) for i in range(ADAPTERS)]

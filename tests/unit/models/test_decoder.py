@@ -67,6 +67,21 @@ def test_logits_equal_transformers(tmp_path: Path, shape: dict[str, Any], chunks
         torch.testing.assert_close(decoder.logits[-1][0], want[start - 1], atol=1e-3, rtol=1e-3)
 
 
+def test_sharded_weights_are_one_model(tmp_path: Path) -> None:
+    model = write_tiny_base(tmp_path / "whole", tie_word_embeddings=False)
+    model.save_pretrained(tmp_path / "shards", max_shard_size="40KB")
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
+    spec = read_spec(tmp_path / "shards")
+    whole = load_tensors(tmp_path / "whole", spec, torch.float32)
+    shards = load_tensors(tmp_path / "shards", spec, torch.float32)
+    assert whole.keys() == shards.keys()
+    assert all(torch.equal(whole[name], shards[name]) for name in whole)
+    victim = next((tmp_path / "shards").glob("model-00002-*.safetensors"))
+    victim.unlink()
+    with pytest.raises(UnsupportedBase, match=victim.name):
+        load_tensors(tmp_path / "shards", spec, torch.float32)
+
+
 def test_a_mixed_batch_of_decode_and_prefill_rows(tmp_path: Path) -> None:
     model = write_tiny_base(tmp_path)
     runner, decoder = make(tmp_path)

@@ -25,7 +25,7 @@ _COUNTER = itertools.count()
 def postgres_url() -> Iterator[str]:
     folder = postgres.binaries()
     if folder is None:
-        pytest.skip("no PostgreSQL binaries on this machine")
+        pytest.skip("PostgreSQL is not installed; on Debian: apt-get install postgresql")
     with postgres.running(folder) as url:
         yield url
 

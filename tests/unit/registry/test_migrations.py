@@ -158,9 +158,8 @@ async def test_foreign_keys_are_on(world: World) -> None:
     )
 
 
-async def test_sqlite_runs_in_wal_mode(world: World, url: str) -> None:
-    if not url.startswith("sqlite"):
-        pytest.skip("PostgreSQL has no journal mode")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_sqlite_runs_in_wal_mode(world: World) -> None:
     async with world.registry.database.read() as session:
         assert (await session.execute(text("PRAGMA journal_mode"))).scalar_one() == "wal"
         assert (await session.execute(text("PRAGMA busy_timeout"))).scalar_one() == 5000

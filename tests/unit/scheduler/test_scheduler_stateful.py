@@ -100,6 +100,36 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.rig.scheduler.finish(request) is not None:
             self._end(request)
 
+    @rule(
+        tenant=st.sampled_from("xyz"),
+        refs=st.lists(st.none() | st.sampled_from(ADAPTERS), min_size=3, max_size=8),
+        prompt=st.integers(1, 24),
+        out=st.integers(1, 18),
+    )
+    def burst(self, tenant: str, refs: list[Version | None], prompt: int, out: int) -> None:
+        for ref in refs:
+            self.add(tenant, ref, prompt, StoppingParams(max_tokens=out), None, None)
+
+    @rule(times=st.integers(1, 12), ahead=st.booleans(), bad=st.sampled_from([None, None, "load", "SLOT_INTEGRITY"]))
+    def steps(self, times: int, ahead: bool, bad: str | None) -> None:
+        """With ``ahead`` a plan is always made before the last is complete; the first load or row goes ``bad``."""
+        for _ in range(times):
+            for digest in list(self.rig.host.fetching):
+                self.rig.host.land(digest)
+            while len(self.flying) < (2 if ahead else 1):
+                plan = self.rig.scheduler.plan()
+                if plan is None:
+                    break
+                self.flying.append(plan)
+            self.books_balance()
+            if self.flying:
+                plan = self.flying.popleft()
+                fail = frozenset({load.slot for load in plan.loads[:1]} if bad == "load" else ())
+                faults = {plan.sequences[0].sequence: bad} if bad == "SLOT_INTEGRITY" else {}
+                bad = None if fail or faults else bad
+                self._complete(plan, fail, faults)
+            self.rig.now += 0.01
+
     @precondition(lambda self: self.rig.host.fetching)
     @rule(data=st.data(), fails=st.sampled_from([False, False, False, True]))
     def fetch_ends(self, data: st.DataObject, fails: bool) -> None:
@@ -129,9 +159,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.flying.append(plan)
 
     @precondition(lambda self: self.flying)
-    @rule(data=st.data(), bad_load=st.integers(0, 9), fault=st.integers(0, 9))
+    @rule(data=st.data(), bad_load=st.integers(0, 2), fault=st.integers(0, 3))
     def complete(self, data: st.DataObject, bad_load: int, fault: int) -> None:
-        plan = self.flying.popleft()
+        plan = self.flying[0]
         fail: frozenset[SlotId] = frozenset()
         faults: dict[SequenceId, str] = {}
         if plan.loads and bad_load == 0:
@@ -139,7 +169,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if fault == 0:
             row = data.draw(st.sampled_from(plan.sequences))
             faults[row.sequence] = data.draw(st.sampled_from(["NON_FINITE_LOGITS", "SLOT_INTEGRITY"]))
-        self._complete(plan, fail, faults)
+        self._complete(self.flying.popleft(), fail, faults)
 
     # -- what must hold -----------------------------------------------------------------------------
 
@@ -193,5 +223,5 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

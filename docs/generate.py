@@ -1,0 +1,267 @@
+"""Writes what in the documentation is made from code: docs/api.md, and the marked parts of docs/adapters.md and
+README.md.
+
+    python docs/generate.py            (or: make docs)
+
+A marked part lies between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the rest of those files is written by
+hand. A test compares every file with what this would write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+    ServiceDescriptorProto,
+)
+from grpc_tools import protoc
+
+import lorry.errors
+from lorry.adapters.fields import FIELDS, FieldRule
+from lorry.errors import LorryError
+from lorry.gateway.served import NOT_SERVED
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTOS = ("generate", "adapter_admin", "tenant_admin")
+_API_HEAD = """\
+# The gRPC API
+
+Generated from `proto/lorry/api/v1/*.proto` and `lorry.errors` by `make docs`; do not edit.
+
+Three services on one port. Every call carries the metadata `authorization: Bearer <api key>`. Health
+(`grpc.health.v1.Health`) and reflection are on the same port and need no key.
+
+"""
+
+
+class Commented:
+    """One proto file and its comments, by the path that protobuf's source information gives each part."""
+
+    def __init__(self, file: FileDescriptorProto) -> None:
+        self.file = file
+        self._comments = {
+            tuple(place.path): place.leading_comments or place.trailing_comments
+            for place in file.source_code_info.location
+        }
+
+    def paragraphs(self, *path: int) -> str:
+        """The comment as Markdown, its own line breaks removed; "" where there is none."""
+        text = self._comments.get(path, "")
+        blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n", text)]
+        return "\n\n".join(block for block in blocks if block)
+
+    def line(self, *path: int) -> str:
+        """The comment for a table's cell."""
+        return _cell(self.paragraphs(*path).replace("\n\n", " "))
+
+
+def read_protos() -> list[Commented]:
+    """The public protos in the order they are documented."""
+    names = [f"lorry/api/v1/{name}.proto" for name in PROTOS]
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "descriptors"
+        wellknown = files("grpc_tools") / "_proto"
+        arguments = ["protoc", f"-I{ROOT / 'proto'}", f"-I{wellknown}", "--include_source_info"]
+        if protoc.main([*arguments, f"--descriptor_set_out={out}", *names]) != 0:
+            raise SystemExit("protoc failed")
+        found = FileDescriptorSet.FromString(out.read_bytes())
+    by_name = {file.name: file for file in found.file}
+    return [Commented(by_name[name]) for name in names]
+
+
+def api_page() -> str:
+    parts = [_API_HEAD]
+    protos = read_protos()
+    for proto in protos:
+        for index, service in enumerate(proto.file.service):
+            parts.append(_service(proto, index, service))
+    parts.append(_errors())
+    for proto in protos:
+        parts.append(f"## Messages of `{Path(proto.file.name).name}`\n\n")
+        for index, message in enumerate(proto.file.message_type):
+            parts.append(_message(proto, index, message))
+        for index, enum in enumerate(proto.file.enum_type):
+            parts.append(_enum(proto, index, enum))
+    return "".join(parts).rstrip() + "\n"
+
+
+def _service(proto: Commented, index: int, service: ServiceDescriptorProto) -> str:
+    rows = [
+        (
+            f"`{method.name}`",
+            _link(method.input_type),
+            ("stream of " if method.server_streaming else "") + _link(method.output_type),
+            proto.line(6, index, 2, at),
+        )
+        for at, method in enumerate(service.method)
+    ]
+    intro = proto.paragraphs(6, index)
+    return (
+        f"## `{proto.file.package}.{service.name}`\n\n{intro}\n\n"
+        + _table(("method", "takes", "answers", ""), rows)
+        + "\n"
+    )
+
+
+def _message(proto: Commented, index: int, message: DescriptorProto) -> str:
+    maps = {nested.name: nested for nested in message.nested_type if nested.options.map_entry}
+    rows = []
+    for at, field in enumerate(message.field):
+        meaning = proto.line(4, index, 2, at)
+        if field.HasField("oneof_index") and not field.proto3_optional:
+            group = message.oneof_decl[field.oneof_index]
+            meaning = f"({_oneof(proto, index, field.oneof_index, group.name)}) {meaning}".strip()
+        rows.append((str(field.number), f"`{field.name}`", _type(field, maps), meaning))
+    intro = proto.paragraphs(4, index)
+    return (
+        f"### {message.name}\n\n"
+        + (f"{intro}\n\n" if intro else "")
+        + (_table(("", "field", "type", ""), rows) if rows else "No fields.\n")
+        + "\n"
+    )
+
+
+def _oneof(proto: Commented, index: int, group: int, name: str) -> str:
+    comment = proto.line(4, index, 8, group)
+    return f"one of `{name}`" + (f": {comment[0].lower()}{comment[1:].rstrip('.')}" if comment else "")
+
+
+def _enum(proto: Commented, index: int, enum: EnumDescriptorProto) -> str:
+    rows = [(str(value.number), f"`{value.name}`", proto.line(5, index, 2, at)) for at, value in enumerate(enum.value)]
+    intro = proto.paragraphs(5, index)
+    return f"### {enum.name}\n\n" + (f"{intro}\n\n" if intro else "") + _table(("", "value", ""), rows) + "\n"
+
+
+def _type(field: FieldDescriptorProto, maps: Mapping[str, DescriptorProto]) -> str:
+    entry = maps.get(field.type_name.rsplit(".", 1)[-1])
+    if entry is not None:
+        key, value = (_type(part, {}) for part in entry.field)
+        return f"map of {key} to {value}"
+    if field.type_name:
+        name = _link(field.type_name)
+    else:
+        name = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+    if field.label == FieldDescriptorProto.LABEL_REPEATED:
+        return f"repeated {name}"
+    return f"optional {name}" if field.proto3_optional else name
+
+
+def _link(type_name: str) -> str:
+    """To a message of ours by its heading; another package's by name."""
+    package, name = type_name.removeprefix(".").rsplit(".", 1)
+    return f"[{name}](#{name.lower()})" if package == "lorry.api.v1" else f"`{package}.{name}`"
+
+
+def _errors() -> str:
+    rows = [
+        (f"`{error.reason}`", f"`{error.grpc_code}`", str(error.http_status))
+        for error in sorted(_leaves(), key=lambda error: (error.http_status, error.grpc_code, error.reason))
+    ]
+    unserved = ", ".join(f"`{path}`" for path in NOT_SERVED)
+    return (
+        "## Errors\n\n"
+        "The status message says what is wrong and what to do. `google.rpc.ErrorInfo` in the status details has the "
+        "reason below (domain `lorry`), `BadRequest` the fields that are at fault, `RetryInfo` when to try again. The "
+        "HTTP status is the one that the HTTP API will use; there is no HTTP API yet.\n\n"
+        + _table(("reason", "gRPC status", "HTTP status"), rows)
+        + "\n## Fields that are not served yet\n\n"
+        f"Set, they answer `UNIMPLEMENTED` with the field's name; they are never ignored: {unserved}, and `sampling.n` "
+        "above 1.\n\n"
+    )
+
+
+def _leaves() -> Iterator[type[LorryError]]:
+    for name in lorry.errors.__all__:
+        found = getattr(lorry.errors, name)
+        if isinstance(found, type) and issubclass(found, LorryError) and found is not LorryError:
+            yield found
+
+
+def fields_tables() -> str:
+    return "".join(_fields(*kind) for kind in _KINDS)
+
+
+_KINDS = (
+    ("served", "Computed with", "What it means here", lambda rule: rule.reason),
+    ("refused", "Refused, but for the values named", "Taken", lambda rule: _allowed(rule)),
+    ("harmless", "Read and passed over", "Why the answer does not depend on it", lambda rule: rule.reason),
+)
+
+
+def _fields(treatment: str, title: str, column: str, cell: Callable[[FieldRule], str]) -> str:
+    names = [name for name, rule in FIELDS.items() if rule.treatment == treatment]
+    if treatment != "refused":
+        rows: list[Sequence[str]] = [(f"`{name}`", _cell(cell(FIELDS[name]))) for name in names]
+        return f"### {title}\n\n" + _table(("field", column), rows) + "\n"
+    rows = [(f"`{n}`", cell(FIELDS[n]), _cell(FIELDS[n].reason), _cell(FIELDS[n].remedy)) for n in names]
+    return f"### {title}\n\n" + _table(("field", column, "Why others are not", "What to do"), rows) + "\n"
+
+
+def _allowed(rule: FieldRule) -> str:
+    return ", ".join(f"`{json.dumps(value)}`" for value in rule.allowed)
+
+
+def make_help() -> str:
+    """What ``make help`` prints, as a code block."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+    shown = subprocess.run(
+        ["make", "--silent", "--no-print-directory", "help"],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return f"```\n{shown.stdout.rstrip()}\n```\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def fill(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """``text`` with every marked part made anew. Raises KeyError for a name that nobody makes."""
+
+    def made(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{parts[match[2]]()}{match[3]}"
+
+    return re.sub(r"(<!-- generated: ([a-z-]+) -->)\n.*?(<!-- end -->)", made, text, flags=re.DOTALL)
+
+
+def pages() -> dict[Path, str]:
+    """Every file that is generated, or holds generated parts, as it should be."""
+    parts: dict[str, Callable[[], str]] = {"fields": fields_tables, "make-help": make_help}
+    found = {ROOT / "docs" / "api.md": api_page()}
+    for path in (ROOT / "docs" / "adapters.md", ROOT / "README.md"):
+        found[path] = fill(path.read_text(encoding="utf-8"), parts)
+    return found
+
+
+def main() -> int:
+    for path, text in pages().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

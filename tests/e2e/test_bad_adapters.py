@@ -1,0 +1,119 @@
+"""What cannot be applied as it is meant is refused when it is registered, by name, and never answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from lorry.api.v1 import adapter_admin_pb2 as adapters
+from lorry.errors import AdapterRefused, FailedPrecondition, InvalidRequest, ResourceNotFound
+from tests.e2e.bad import KINDS, SCRIPT, SHARED, write_bad, write_source
+from tests.e2e.world import BASE, World, ask
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+
+def test_every_shared_kind_is_tried() -> None:
+    assert set(SHARED) == set(SCRIPT["KINDS"])
+
+
+async def test_the_source_of_the_bad_ones_is_good(world: World, tmp_path: Path) -> None:
+    token = write_source(tmp_path / "good", 20)
+    tenant = await world.tenant()
+    adapter = await world.adapter(tenant)
+    version = await world.admin.push(adapter, tmp_path / "good", BASE)
+    await world.settle()
+    answer = await world.stream(tenant.key, ask(adapter))
+    assert set(answer.ids) == {token}
+    assert answer.end.model.sha256 == version.sha256
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_refused_at_registration_and_it_yields_no_token(world: World, tmp_path: Path, kind: str) -> None:
+    """A good version before it stays the newest that answers; a name that has only the bad one answers nothing."""
+    write_source(tmp_path / "good", 21)
+    write_bad(kind, tmp_path / "bad", tmp_path / "good")
+    tenant = await world.tenant()
+    served, broken = await world.adapter(tenant, "served"), await world.adapter(tenant, "broken")
+    good = await world.push(served, 22)
+    for adapter, number in ((served, 2), (broken, 1)):
+        with pytest.raises(AdapterRefused) as caught:
+            await world.admin.push(adapter, tmp_path / "bad", BASE)
+        said = caught.value.message + " ".join(f"{v.field} {v.description}" for v in caught.value.violations)
+        assert not [word for word in KINDS[kind] if word not in said], said
+        assert caught.value.violations
+        assert caught.value.grpc_code == "INVALID_ARGUMENT"
+        request = adapters.GetAdapterVersionRequest(name=f"{adapter}/versions/{number}")
+        version = await world.admin_call(world.adapter_admin.GetAdapterVersion, request)
+        assert version.state == adapters.ADAPTER_VERSION_STATE_REJECTED
+        assert version.state_reason
+        assert [check for check in version.checks if check.outcome == "fail"]
+    await world.settle()
+    await world.right(tenant.key, served, good)
+    precondition = grpc.StatusCode.FAILED_PRECONDITION
+    await world.refused(tenant.key, ask(f"{served}/versions/2"), precondition, "VERSION_NOT_READY", served, "2")
+    await world.refused(tenant.key, ask(broken), precondition, "VERSION_NOT_READY", broken)
+    await world.refused(tenant.key, ask(f"{broken}/versions/1"), precondition, "VERSION_NOT_READY", broken)
+
+
+async def test_the_number_of_a_rejected_version_stays_used(world: World, tmp_path: Path) -> None:
+    write_source(tmp_path / "good", 23)
+    write_bad("nan", tmp_path / "bad", tmp_path / "good")
+    tenant = await world.tenant()
+    adapter = await world.adapter(tenant)
+    with pytest.raises(AdapterRefused):
+        await world.admin.push(adapter, tmp_path / "bad", BASE)
+    tracer = await world.push(adapter, 24)
+    assert tracer.version == 2
+    await world.settle()
+    await world.right(tenant.key, adapter, tracer)
+
+
+async def test_validate_only_says_the_same_and_makes_no_version(world: World, tmp_path: Path) -> None:
+    write_source(tmp_path / "good", 25)
+    tenant = await world.tenant()
+    adapter = await world.adapter(tenant)
+    upload = await world.admin_call(world.adapter_admin.CreateUpload, adapters.CreateUploadRequest(parent=adapter))
+    request = adapters.CreateAdapterVersionRequest(parent=adapter, upload=upload.name, base=BASE, validate_only=True)
+    with pytest.raises(InvalidRequest):
+        await world.admin_call(world.adapter_admin.CreateAdapterVersion, request)
+    listed = await world.admin_call(
+        world.adapter_admin.ListAdapterVersions, adapters.ListAdapterVersionsRequest(parent=adapter)
+    )
+    assert not listed.versions
+
+
+async def test_an_upload_whose_digest_differs_makes_no_version(world: World, tmp_path: Path) -> None:
+    tenant = await world.tenant()
+    adapter = await world.adapter(tenant)
+    tracer = await world.push(adapter, 26)
+    upload = await world.admin_call(world.adapter_admin.CreateUpload, adapters.CreateUploadRequest(parent=adapter))
+    write_source(tmp_path / "good", 27)
+    await _put(world, upload.name, tmp_path / "good")
+    request = adapters.CreateAdapterVersionRequest(
+        parent=adapter, upload=upload.name, base=BASE, expected_sha256=tracer.sha256
+    )
+    with pytest.raises(FailedPrecondition, match="sha256"):
+        await world.admin_call(world.adapter_admin.CreateAdapterVersion, request)
+    got = await world.admin_call(world.adapter_admin.GetAdapter, adapters.GetAdapterRequest(name=adapter))
+    assert got.last_version == 1
+
+
+async def test_a_version_on_a_base_that_is_not_registered_is_refused(world: World, tmp_path: Path) -> None:
+    write_source(tmp_path / "good", 28)
+    adapter = await world.adapter(await world.tenant())
+    with pytest.raises((ResourceNotFound, InvalidRequest), match="models/other"):
+        await world.admin.push(adapter, tmp_path / "good", "models/other")
+
+
+async def _put(world: World, upload: str, folder: Path) -> None:
+    import hashlib
+
+    for file in sorted(folder.iterdir()):
+        data = file.read_bytes()
+        chunk = adapters.PutChunkRequest(
+            upload=upload, file=file.name, data=data, sha256=hashlib.sha256(data).hexdigest()
+        )
+        await world.admin_call(world.adapter_admin.PutChunk, chunk)
