@@ -13,7 +13,7 @@ PROTO_OUT ?= $(CURDIR)/platform
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv model demo serve fmt lint types contracts test soak bench proto migrate ci clean
+.PHONY: help venv model demo serve fmt lint types contracts test soak bench proto docs migrate ci clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,7 +60,7 @@ lint: venv ## ruff, formatting, buf
 
 types: venv ## mypy, strict
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
-	MYPYPATH=examples:benchmarks $(BIN)/mypy examples benchmarks tests
+	MYPYPATH=examples:benchmarks $(BIN)/mypy examples benchmarks docs tests
 
 contracts: venv ## the one way down of imports
 	$(BIN)/lint-imports --no-cache
@@ -78,6 +78,9 @@ proto: venv ## regenerate the protobuf modules
 	@cd proto && PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I. --python_out="$(PROTO_OUT)" \
 	  --grpc_python_out="$(PROTO_OUT)" --mypy_out=quiet:"$(PROTO_OUT)" --mypy_grpc_out=quiet:"$(PROTO_OUT)" \
 	  $$(find lorry -name '*.proto' | sort)
+
+docs: venv ## regenerate what the documentation takes from code
+	@$(BIN)/python docs/generate.py
 
 migrate: venv ## bring the registry's database to the newest schema
 	@$(BIN)/lorry migrate $(ARGS)

@@ -56,7 +56,7 @@ def _no_match(config: dict[str, Any], tensors: Tensors) -> None:
 
 def _half_matches(config: dict[str, Any], tensors: Tensors) -> None:
     """One module of one layer goes by another name: what is left would load and be wrong."""
-    name = _first(tensors, ".lora_A.weight")
+    name = min(name for name in tensors if ".self_attn." in name and name.endswith(".lora_A.weight"))
     tensors[name.replace(".self_attn.", ".attention.")] = tensors.pop(name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import grpc
@@ -15,7 +16,7 @@ from tests.e2e.world import BASE, World, ask
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
-def test_every_shared_kind_is_tried() -> None:
+async def test_every_shared_kind_is_tried() -> None:
     assert set(SHARED) == set(SCRIPT["KINDS"])
 
 
@@ -109,8 +110,6 @@ async def test_a_version_on_a_base_that_is_not_registered_is_refused(world: Worl
 
 
 async def _put(world: World, upload: str, folder: Path) -> None:
-    import hashlib
-
     for file in sorted(folder.iterdir()):
         data = file.read_bytes()
         chunk = adapters.PutChunkRequest(

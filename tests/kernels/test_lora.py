@@ -13,7 +13,7 @@ ROWS = 64  # arena rows of the small cases
 
 def arena(slices: tuple[int, ...], k: int, rows: int = ROWS, seed: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    a = torch.randn(rows, len(slices), k, generator=generator) / k**0.5
+    a = torch.randn(len(slices), rows, k, generator=generator) / k**0.5
     return a, [torch.randn(rows, n, generator=generator) for n in slices]
 
 
@@ -85,36 +85,47 @@ def test_real_widths() -> None:
     check(parts, (1536, 1536), 576, rows=128)
 
 
-def test_short_distinct_parts_share_one_dense_block_and_long_ones_do_not() -> None:
-    decode = [(i, i + 1, tuple(range(8 * i, 8 * i + 8))) for i in range(8)]
-    assert len(route(decode).dense) == 1
-    assert not route(decode).segments
+def test_decode_rows_of_distinct_adapters_are_blocks_and_long_parts_are_segments() -> None:
+    decode = [(i, i + 1, tuple(range(16 * i, 16 * i + 16))) for i in range(8)]
+    (block,) = route(decode).blocks
+    assert (block.unit, block.count, block.width) == (16, 8, 1)
+    assert block.gather is block.keep is block.target is None, "nothing is gathered where all stands in order"
     prefill = [(0, 100, (0, 1)), (100, 200, (2, 3))]
-    assert not route(prefill).dense
+    assert not route(prefill).blocks
     assert len(route(prefill).segments) == 2
     assert route([(0, 9, ())]).empty
 
 
-def test_a_neighbours_overflow_stays_with_the_neighbour() -> None:
-    """Finite weights whose products overflow: a zeroing by multiplication would make NaN of them."""
-    a, b = arena((16,), 16, rows=16)
-    a[8:] = 3e38
-    x = torch.ones(8, 16)
-    y = torch.zeros(8, 16)
-    parts = [(i, i + 1, tuple(range(8)) if i % 2 == 0 else tuple(range(8, 16))) for i in range(8)]
+def test_adapters_of_other_ranks_in_one_batch_share_the_largest_unit() -> None:
+    rows = [tuple(range(32)), tuple(range(32, 40)), tuple(range(48, 64))]
+    (block,) = route([(i, i + 1, own) for i, own in enumerate(rows)]).blocks
+    assert (block.unit, block.count) == (8, 8)
+
+
+@pytest.mark.parametrize("idle", [0, 1])
+def test_a_neighbours_overflow_or_nan_stays_with_the_neighbour(idle: int) -> None:
+    """Also that of an adapter that lies between those of the batch and has no token in it."""
+    a, b = arena((16,), 16, rows=24)
+    a[:, 8:16] = 3e38
+    b[0][8:16] = float("nan") if idle else 3e38
+    x, y = torch.ones(9, 16), torch.zeros(9, 16)
+    mine, other, third = tuple(range(8)), tuple(range(8, 16)), tuple(range(16, 24))
+    cycle = [mine, third] if idle else [mine, other, third]
+    parts = [(i, i + 1, cycle[i % len(cycle)]) for i in range(9)]
     routing = route(parts)
-    assert routing.dense, "the case is about the dense path"
+    assert routing.blocks, "the case is about the batched path"
     lora_apply(y, x, a, b, routing)
-    clean = torch.zeros(8, 16)
-    lora_apply(clean, x, a, b, route([(0, 1, tuple(range(8)))]))
-    for t in range(0, 8, 2):
-        assert torch.allclose(y[t], clean[0], atol=1e-4)
+    for t, (_, _, rows) in enumerate(parts):
+        if rows != other:
+            clean = torch.zeros(1, 16)
+            lora_apply(clean, x[:1], a, b, route([(0, 1, rows)]))
+            torch.testing.assert_close(y[t], clean[0], atol=1e-4, rtol=1e-4)
 
 
 def test_unowned_rows_are_not_read_into_anybody() -> None:
     """NaN in rows of the arena outside the batch's range."""
     a, b = arena((16,), 16, rows=32)
-    a[24:] = float("nan")
+    a[:, 24:] = float("nan")
     b[0][24:] = float("nan")
     y = torch.zeros(4, 16)
     parts = [(i, i + 1, tuple(range(6 * i, 6 * i + 6))) for i in range(4)]

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def lora_reference(y: Tensor, x: Tensor, a: Tensor, b: Sequence[Tensor], rows: Sequence[Sequence[int]]) -> Tensor:
-    """y + delta, where token t's delta in slice s is ``sum over r in rows[t] of (a[r, s] . x[t]) * b[s][r]``.
+    """y + delta, where token t's delta in slice s is ``sum over r in rows[t] of (a[s, r] . x[t]) * b[s][r]``.
 
-    Shapes: y ``[T, sum N_s]``, x ``[T, K]``, a ``[R, S, K]``, b[s] ``[R, N_s]`` (the scale is inside b),
+    Shapes: y ``[T, sum N_s]``, x ``[T, K]``, a ``[S, R, K]``, b[s] ``[R, N_s]`` (the scale is inside b),
     rows[t] the arena rows of token t's adapter (empty: the base). Returns float64 ``[T, sum N_s]``.
     """
     out = y.to(torch.float64).clone()
@@ -20,7 +20,7 @@ def lora_reference(y: Tensor, x: Tensor, a: Tensor, b: Sequence[Tensor], rows: S
         for s, b_slice in enumerate(b):
             width = b_slice.shape[1]
             for r in own:
-                shrunk = torch.dot(a[r, s].to(torch.float64), x[t].to(torch.float64))
+                shrunk = torch.dot(a[s, r].to(torch.float64), x[t].to(torch.float64))
                 out[t, column : column + width] += shrunk * b_slice[r].to(torch.float64)
             column += width
     return out

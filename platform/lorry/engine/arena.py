@@ -46,7 +46,7 @@ class AdapterArena:
         self._b: dict[Site, tuple[Tensor, ...]] = {}
         for site, names in SITE_SLICES.items():
             width = spec.slice_shape(names[0])[1]
-            self._a[site] = torch.zeros(spec.layers, rows, len(names), width)
+            self._a[site] = torch.zeros(spec.layers, len(names), rows, width)
             self._b[site] = tuple(torch.zeros(spec.layers, rows, spec.slice_shape(name)[0]) for name in names)
         self._sites = {
             (layer, site): SiteWeights(self._a[site][layer], tuple(b[layer] for b in self._b[site]))
@@ -85,12 +85,13 @@ class AdapterArena:
         self._slots.pop(load.slot, None)
         index = slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else torch.tensor(rows)
         for site in Site:
-            for target in (self._a[site], *self._b[site]):
+            self._a[site][:, :, index] = 0.0
+            for target in self._b[site]:
                 target[:, index] = 0.0
         used = rows[: image.rank]
         index = slice(used[0], used[-1] + 1) if used == list(range(used[0], used[-1] + 1)) else torch.tensor(used)
         for (layer, site), part in image.sites.items():
-            self._a[site][layer, index] = part.a.to(torch.float32)
+            self._a[site][layer][:, index] = part.a.transpose(0, 1).to(torch.float32)
             for target, source in zip(self._b[site], part.b, strict=True):
                 if source is not None:
                     target[layer, index] = source.to(torch.float32)
@@ -129,14 +130,13 @@ class AdapterArena:
         overwritten rows of another adapter change them."""
         sums: list[Tensor] = []
         low, high = min(rows), max(rows) + 1
-        contiguous = high - low == len(rows)
+        index = slice(low, high) if high - low == len(rows) else torch.tensor(rows)
         for site in Site:
-            for operand in (self._a[site], *self._b[site]):
-                own = operand[:, low:high] if contiguous else operand[:, list(rows)]
-                if own.shape[-1] % 2 == 0:
-                    sums.append(own.view(torch.int64).flatten(1).sum(1))
-                else:
-                    sums.append(own.view(torch.int32).flatten(1).sum(1))
+            slices = [self._a[site][:, s] for s in range(len(SITE_SLICES[site]))]
+            for operand in (*slices, *self._b[site]):
+                own = operand[:, index]
+                width = torch.int64 if own.shape[-1] % 2 == 0 else torch.int32
+                sums.append(own.view(width).flatten(1).sum(1))
         return tuple(torch.cat(sums).tolist())
 
 

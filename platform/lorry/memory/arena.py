@@ -46,7 +46,9 @@ class IdArena:
         return self._take_at(range(count))
 
     def take_run(self, count: int) -> tuple[int, ...] | None:
-        """A contiguous run from the smallest hole that holds it (the lowest of equals); else as ``take``."""
+        """A contiguous run; else as ``take``. Of the holes that hold it those come first where it can start at a
+        multiple of ``count`` rounded up to a power of two (equal adapters then tile the arena, and a batch of
+        them is one strided view), then the smallest hole, then the lowest."""
         if count > len(self._free):
             return None
         start = self._best_run(count)
@@ -82,16 +84,20 @@ class IdArena:
             raise InternalError(f"{self.name} arena: an id waits for a step that is done")
 
     def _best_run(self, count: int) -> int | None:
-        best: tuple[int, int] | None = None
+        """Index into the free list."""
+        align = 1 << (count - 1).bit_length()
+        best: tuple[bool, int, int] | None = None
         begin = 0
         for index in range(1, len(self._free) + 1):
             if index < len(self._free) and self._free[index] == self._free[index - 1] + 1:
                 continue
-            length = index - begin
-            if length >= count and (best is None or length < best[0]):
-                best = (length, begin)
+            length, skip = index - begin, -self._free[begin] % align
+            aligned = skip + count <= length
+            if length >= count:
+                found = (not aligned, length, begin + (skip if aligned else 0))
+                best = found if best is None else min(best, found)
             begin = index
-        return None if best is None else best[1]
+        return None if best is None else best[2]
 
     def _take_at(self, span: range) -> tuple[int, ...]:
         taken = tuple(self._free[span.start : span.stop])

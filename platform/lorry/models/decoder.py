@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SiteWeights:
-    """Adapter arena of one site: a ``[R, S, K]`` and b[s] ``[R, N_s]``, float32."""
+    """Adapter arena of one site: a ``[S, R, K]`` and b[s] ``[R, N_s]``, float32."""
 
     a: Tensor
     b: tuple[Tensor, ...]

@@ -24,7 +24,7 @@ def swap_bytes(arena: AdapterArena, one: SlotId, other: SlotId) -> None:
     assert second is not None
     a, b = list(first.rows), list(second.rows)
     for weights in arena.sites.values():
-        for operand in (weights.a, *weights.b):
+        for operand in (*weights.a, *weights.b):
             kept = operand[a].clone()
             operand[a] = operand[b]
             operand[b] = kept

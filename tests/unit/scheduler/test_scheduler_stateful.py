@@ -120,7 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 plan = self.rig.scheduler.plan()
                 if plan is None:
                     break
-                self.flying.append(plan)
+                self._launch(plan)
             self.books_balance()
             if self.flying:
                 plan = self.flying.popleft()
@@ -156,7 +156,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert plan.tokens <= 12
             assert len(plan.sequences) <= 4
             assert all(row.query_len <= 6 for row in plan.sequences)
-            self.flying.append(plan)
+            self._launch(plan)
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), bad_load=st.integers(0, 2), fault=st.integers(0, 3))
@@ -202,6 +202,15 @@ class SchedulerMachine(RuleBasedStateMachine):
                 break
         assert set(self.added) == self.ended
         assert self.rig.all_free()
+
+    def _launch(self, plan: StepPlan) -> None:
+        """What a step in flight still reads or writes belongs to nobody else in the plans after it."""
+        for before in self.flying:
+            used = {page: row.sequence for row in before.sequences for page in row.block_table}
+            for row in plan.sequences:
+                assert all(used.get(page, row.sequence) == row.sequence for page in row.block_table)
+            assert {load.slot for load in plan.loads}.isdisjoint(row.slot for row in before.sequences)
+        self.flying.append(plan)
 
     def _complete(self, plan: StepPlan, fail: frozenset[SlotId], faults: dict[SequenceId, str]) -> None:
         result = self.rig.device.run(plan, fail_slots=fail, faults=faults)

@@ -39,7 +39,7 @@ def demo_home(home: Path) -> Home:
     return Home(home / "demo")
 
 
-def examples_folder() -> Path:
+def _examples_folder() -> Path:
     """examples/ of the source tree that this package runs from."""
     folder = Path(__file__).resolve().parents[4] / "examples"
     if not (folder / "adapters").is_dir():
@@ -52,7 +52,7 @@ async def run_demo(home: Path, console: Console, svg: Path | None = None) -> int
     where the tables go as a picture."""
     began = time.monotonic()
     picture = Picture(svg)
-    examples = examples_folder()
+    examples = _examples_folder()
     with rich_progress() as progress:
         base_dir = await asyncio.to_thread(prepare_smollm2, home, progress)
     own = demo_home(home)

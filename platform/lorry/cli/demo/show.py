@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lorry.cli.demo.refusals import Refusal
+from lorry.cli.demo.scenario import TENANTS
 from lorry.cli.demo.streams import Call
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan")
+_MODELS = sorted({model for tenant in TENANTS for model in tenant.models})
 
 
 def _short(model: str) -> str:
@@ -28,7 +30,7 @@ def live_table(calls: Sequence[Call]) -> Table:
         tail = " ".join(call.text.split())[-90:]
         table.add_row(
             call.ask.tenant.name,
-            Text(_short(call.ask.model)[:10], style=_colour(calls, call)),
+            Text(_short(call.ask.model)[:10], style=_colour(call)),
             call.sha256[:12] or ("base" if call.state in ("streaming", "done") else ""),
             call.state,
             tail,
@@ -47,7 +49,7 @@ def figures_table(calls: Sequence[Call], title: str) -> Table:
     for call in calls:
         table.add_row(
             call.ask.tenant.name,
-            Text(_short(call.adapter) if call.adapter else "(base)", style=_colour(calls, call)),
+            Text(_short(call.adapter) if call.adapter else "(base)", style=_colour(call)),
             str(call.version) if call.version else "-",
             call.sha256[:10] or "-",
             call.tier or call.state,
@@ -69,7 +71,7 @@ def text_table(calls: Sequence[Call]) -> Table:
     for call in sorted(calls, key=lambda c: (c.ask.question, c.ask.model)):
         case = (call.ask.question, call.ask.model)
         if case not in seen:
-            name = Text(_short(call.adapter) if call.adapter else "(base)", style=_colour(calls, call))
+            name = Text(_short(call.adapter) if call.adapter else "(base)", style=_colour(call))
             table.add_row(call.ask.question if not seen or case[0] not in {q for q, _ in seen} else "", name, call.text)
             seen.add(case)
     return table
@@ -100,9 +102,9 @@ def refusal_table(refusals: Sequence[Refusal]) -> Table:
     return table
 
 
-def _colour(calls: Sequence[Call], call: Call) -> str:
-    models = sorted({c.ask.model for c in calls})
-    return _COLOURS[models.index(call.ask.model) % len(_COLOURS)]
+def _colour(call: Call) -> str:
+    """The same for a model in every table."""
+    return _COLOURS[_MODELS.index(call.ask.model) % len(_COLOURS)]
 
 
 __all__ = ["figures_table", "live_table", "mix_table", "refusal_table", "text_table"]

@@ -1,0 +1,88 @@
+"""What the documentation states of code is made from that code, and is as it would be made now."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/adapters.md", "docs/api.md"])
+def test_a_page_is_what_the_generator_makes(generate: ModuleType, name: str) -> None:
+    made: dict[Path, str] = generate.pages()
+    assert (ROOT / name).read_text(encoding="utf-8") == made[ROOT / name], "run `make docs`"
+
+
+def test_every_marked_part_is_there(generate: ModuleType) -> None:
+    marked = {
+        name: re.findall(r"<!-- generated: ([a-z-]+) -->", (ROOT / name).read_text(encoding="utf-8"))
+        for name in ("README.md", "docs/adapters.md")
+    }
+    assert marked == {"README.md": ["make-help"], "docs/adapters.md": ["fields"]}
+
+
+def test_every_field_and_message_has_its_row(generate: ModuleType) -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for proto in generate.read_protos():
+        for message in proto.file.message_type:
+            assert f"### {message.name}\n" in page
+            section = page.split(f"### {message.name}\n", 1)[1].split("\n### ", 1)[0]
+            assert [row for row in message.field if f"| {row.number} | `{row.name}` |" not in section] == []
+        for service in proto.file.service:
+            assert [method for method in service.method if f"| `{method.name}` |" not in page] == []
+
+
+def test_links_lead_somewhere() -> None:
+    kernels = ROOT / "kernels" / "lorry_kernels" / "README.md"
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", kernels, *ROOT.glob("docs/*.md")]:
+        text = page.read_text(encoding="utf-8")
+        headings = {_anchor(heading) for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)}
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, anchor = target.partition("#")
+            if "://" in target:
+                continue
+            if path:
+                assert (page.parent / path).exists(), f"{page.name}: {target}"
+            else:
+                assert anchor in headings, f"{page.name}: {target}"
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_architecture_page_names_what_exists() -> None:
+    """Every `lorry.x.y` and `lorry_x.y` in backticks can be found: a module, or a name in one."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`((?:lorry|lorry_kernels|lorry_admin|lorry_migrations)(?:\.\w+)+)`", page))
+    assert len(names) > 20
+    assert sorted(name for name in names if not _exists(name)) == []
+
+
+def _exists(name: str) -> bool:
+    parts = name.split(".")
+    root = {"lorry": "platform", "lorry_kernels": "kernels", "lorry_admin": "admin", "lorry_migrations": "migrations"}
+    for count in range(len(parts), 0, -1):
+        place = ROOT.joinpath(root[parts[0]], *parts[:count])
+        source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if source.is_file():
+            rest = parts[count:]
+            text = source.read_text(encoding="utf-8")
+            return not rest or (len(rest) <= 2 and all(re.search(rf"\b{re.escape(part)}\b", text) for part in rest))
+        if place.is_dir():
+            return count == len(parts)
+    return False
