@@ -109,8 +109,9 @@ class Answer:
         assert set(kinds[1:-1]) <= {"delta"}, kinds
         assert [message.seq for message in self.messages] == list(range(len(self.messages)))
         assert self.start.model == self.end.model
-        assert self.usage.output_tokens == len(self.ids)
         assert len(self.end.choices) == 1
+        # A stop id is counted, being generated, but is no part of the answer.
+        assert self.usage.output_tokens == len(self.ids) + self.ending.HasField("matched_stop_id")
 
 
 async def read_stream(call: Any) -> Answer:

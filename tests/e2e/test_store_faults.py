@@ -13,6 +13,7 @@ import pytest
 from botocore.config import Config
 
 from lorry.api.v1 import generate_pb2 as pb
+from lorry.errors import ObjectStoreUnavailable
 from tests.e2e.world import Tracer, World, ask
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -98,9 +99,10 @@ async def test_a_stopped_store_is_unavailable_with_a_hint_and_comes_back(world: 
     await world.serves_on()
 
 
-async def test_what_is_loaded_needs_no_store(world: World) -> None:
+async def test_what_is_loaded_needs_no_store_and_what_comes_new_is_refused(world: World) -> None:
     tenant = await world.tenant()
     warm = [await world.tracer(tenant, number) for number in range(4, 8)]
+    adapter = await world.adapter(tenant)
     await world.settle()
     for tracer in warm:
         await world.right(tenant.key, tracer.adapter, tracer)
@@ -108,19 +110,11 @@ async def test_what_is_loaded_needs_no_store(world: World) -> None:
         for tracer in warm:  # one more than the device has room for: some come from the host
             answer = await world.right(tenant.key, tracer.adapter, tracer)
             assert answer.timings.adapter_tier in (pb.ADAPTER_TIER_DEVICE, pb.ADAPTER_TIER_HOST)
-
-
-async def test_registering_while_the_store_is_down_makes_no_version_that_could_not_be_served(world: World) -> None:
-    tenant = await world.tenant()
-    adapter = await world.adapter(tenant)
-    async with store_down(world):
-        with pytest.raises(Exception, match="store") as caught:
+        with pytest.raises(ObjectStoreUnavailable, match="store") as caught:
             await world.push(adapter, 8)
-        assert getattr(caught.value, "grpc_code", "") == "UNAVAILABLE"
+        assert caught.value.retry_after_s
         await world.settle()
-        refused = await world.stream(tenant.key, ask(adapter))
-        assert refused.messages == []
-        assert refused.code is PRECONDITION
+        await world.refused(tenant.key, ask(adapter), PRECONDITION, "VERSION_NOT_READY", adapter)
     tracer = await world.push(adapter, 9)
     await world.settle()
     await world.right(tenant.key, adapter, tracer)

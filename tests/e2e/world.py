@@ -48,10 +48,11 @@ def write_base(folder: Path) -> None:
 
 
 def settings(home: Path, base_dir: Path, max_sequences: int = 8) -> Settings:
+    """The defaults, but for a small engine, any port, and a registry that is looked at often."""
     return Settings(
         Home(home),
         base_dir,
-        gateway=GatewayConfig(port=0, drain_seconds=2.0),
+        gateway=GatewayConfig(port=0, drain_seconds=2.0, snapshot_poll_seconds=0.05),
         memory=MemoryConfig(budget_bytes=16 << 20, page_tokens=16, max_slots=DEVICE_ROOM, max_rank=16),
         scheduler=SchedulerConfig(max_sequences=max_sequences, token_budget=64, context_tokens=CONTEXT),
         dtype="float32",
@@ -166,7 +167,7 @@ class World:
     ) -> LorryError:
         """Streamed and unary alike: the code, the reason in its details, the words in the message, not one
         message before it; and others are served right afterwards. Returns the error."""
-        streamed, unary = await self.stream(key, request), await self.generate(key, request)
+        streamed, unary = await asyncio.gather(self.stream(key, request), self.generate(key, request))
         for answer in (streamed, unary):
             assert answer.messages == [], answer.messages
             assert answer.error is not None, "was answered"

@@ -1,0 +1,59 @@
+"""The engine's process dies while streams run: every one of them is told, and so is whoever comes after."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.e2e.calls import read_stream
+from tests.e2e.world import BASE, CONTEXT, THE_BASE, Tracer, ask, fill, running, settings
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL])
+async def test_every_stream_ends_unavailable(tracer_base: Path, tmp_path: Path, how: signal.Signals) -> None:
+    """Streams that run, that queue, and unary calls: none ends OK, none ends empty, none ends in silence."""
+    async with running(tmp_path, settings(tmp_path / "home", tracer_base, max_sequences=4)) as world:
+        await fill(world)
+        tenant = await world.tenant()
+        tracers = [await world.tracer(tenant, number) for number in range(2)]
+        await world.settle()
+        models: list[tuple[str, Tracer]] = [(tracer.adapter, tracer) for tracer in tracers] + [(BASE, THE_BASE)] * 2
+        begun = [world.start(tenant.key, ask(model, CONTEXT - 8)) for model, _ in models]
+        for call in begun:
+            assert (await anext(aiter(call))).WhichOneof("event") == "start"
+        waiting = [asyncio.create_task(world.stream(tenant.key, ask(model, CONTEXT - 8))) for model, _ in models]
+        unary = [asyncio.create_task(world.generate(tenant.key, ask(model, CONTEXT - 8))) for model, _ in models]
+        async with asyncio.timeout(10):
+            while (await world.state())["scheduler"]["waiting"] < len(waiting) + len(unary):
+                await asyncio.sleep(0.01)
+        pid = world.platform.engine.pid
+        assert pid is not None
+        os.kill(pid, how)
+        cut = [await read_stream(call) for call in begun]
+        for answer, (_, tracer) in zip(cut, models, strict=True):
+            assert set(answer.ids) <= {tracer.token}
+            assert not [message for message in answer.messages if message.WhichOneof("event") == "end"]
+        never = [*await asyncio.gather(*waiting), *await asyncio.gather(*unary)]
+        assert all(answer.messages == [] for answer in never)
+        for answer in (*cut, *never):
+            assert answer.code is UNAVAILABLE, answer
+            assert answer.details_reason == "ENGINE_UNAVAILABLE"
+            assert answer.error is not None
+            assert "engine" in answer.error.message
+            assert answer.retry_after_s is not None
+        assert await world.platform.engine_gone() == -how
+        async with asyncio.timeout(5):
+            later = await world.stream(tenant.key, ask(BASE)), await world.generate(tenant.key, ask(BASE))
+        for answer in later:
+            assert (answer.code, answer.messages) == (UNAVAILABLE, [])
+            assert answer.retry_after_s is not None
+        nobody = await world.stream("lorry_nonsense", ask(BASE))
+        assert nobody.code is grpc.StatusCode.UNAUTHENTICATED
+        await world.admin.create_tenant("after", "The admin API works on")
