@@ -8,7 +8,7 @@ import os
 from alembic import context
 from sqlalchemy import Connection, create_engine, text
 
-from lorry.config import lorry_home
+from lorry.config import lorry_home, registry_url
 from lorry.registry.db import tables
 from lorry.registry.db.base import Model
 from lorry.registry.db.engine import async_url
@@ -22,9 +22,8 @@ assert tables.Tenant.metadata is Model.metadata
 
 def _url() -> str:
     arguments = context.get_x_argument(as_dictionary=True)
-    default = f"sqlite:///{lorry_home() / 'registry.db'}"
     found = context.config.attributes.get("url") or arguments.get("url") or os.environ.get("LORRY_REGISTRY_URL")
-    return str(found or default)
+    return str(found or registry_url(lorry_home()))
 
 
 def _migrate(connection: Connection) -> None:

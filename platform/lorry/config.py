@@ -15,6 +15,11 @@ def lorry_home() -> Path:
     return Path(os.environ.get("LORRY_HOME") or Path.home() / ".cache" / "lorry")
 
 
+def registry_url(home: Path) -> str:
+    """The embedded registry: a SQLite file in ``home``."""
+    return f"sqlite:///{home / 'registry.sqlite3'}"
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """``token_budget`` bounds the query tokens of a step; decodes are served first from it."""
@@ -133,6 +138,7 @@ __all__ = [
     "TierConfig",
     "from_plain",
     "lorry_home",
+    "registry_url",
     "to_plain",
     "usable_cores",
 ]

@@ -12,7 +12,7 @@ import pytest
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.client import AsyncClient
 from tests.e2e.calls import read_stream
-from tests.e2e.world import BASE, CONTEXT, FREE_WITHIN_S, World, ask, bearer
+from tests.e2e.world import BASE, CONTEXT, World, ask, bearer
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -26,10 +26,7 @@ def endless(world: World, **fields: Any) -> Any:
 
 async def busy(world: World, running: int) -> dict[str, Any]:
     """The engine's state once that many sequences run."""
-    async with asyncio.timeout(FREE_WITHIN_S):
-        while (state := await world.state())["scheduler"]["running"] < running:
-            await asyncio.sleep(0.01)
-    return state
+    return await world.engine_shows(lambda state: state["scheduler"]["running"] >= running)
 
 
 async def test_a_cancelled_stream_frees_what_it_held(world: World) -> None:
@@ -79,14 +76,10 @@ async def test_cancelled_while_it_waits_its_turn(world: World) -> None:
     for call in calls:
         await anext(aiter(call))
     queued = [world.start(world.canary.key, endless(world)) for _ in range(4)]
-    async with asyncio.timeout(FREE_WITHIN_S):
-        while (await world.state())["scheduler"]["waiting"] < 4:
-            await asyncio.sleep(0.01)
+    await world.engine_shows(lambda state: state["scheduler"]["waiting"] == 4)
     for call in queued:
         call.cancel()
-    async with asyncio.timeout(FREE_WITHIN_S):
-        while (state := await world.state())["scheduler"]["waiting"]:
-            await asyncio.sleep(0.01)
+    state = await world.engine_shows(lambda state: not state["scheduler"]["waiting"])
     assert state["scheduler"]["running"] == 8
     for call in calls:
         message = await anext(aiter(call))

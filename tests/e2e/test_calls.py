@@ -98,13 +98,14 @@ async def test_max_tokens_unset_is_the_rest_of_the_context(world: World, unset: 
 @pytest.mark.parametrize("text", ["lorry", "héllo wörld", "<eos> as text", "日本語 🚚", " "])
 async def test_count_tokens_counts_what_generate_uses(world: World, text: str) -> None:
     metadata = bearer(world.canary.key)
-    for given, said in ((pb.CountTokensRequest(model=BASE, prompt=text), {"prompt": text}), (_count(text), _chat(text))):
+    for given, said in (
+        (pb.CountTokensRequest(model=BASE, prompt=text), {"prompt": text}),
+        (_count(text), _chat(text)),
+    ):
         counted = await world.stub.CountTokens(given, metadata=metadata)
         answer = await world.right(world.canary.key, BASE, THE_BASE, **said)
         assert counted.tokens == len(counted.token_ids) == answer.usage.prompt_tokens == answer.start.prompt_tokens
-        again = await world.right(
-            world.canary.key, BASE, THE_BASE, token_ids=pb.TokenIds(ids=list(counted.token_ids))
-        )
+        again = await world.right(world.canary.key, BASE, THE_BASE, token_ids=pb.TokenIds(ids=list(counted.token_ids)))
         assert again.usage.prompt_tokens == counted.tokens
 
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from lorry.api.v1 import adapter_admin_pb2 as adapters
 from lorry.api.v1 import generate_pb2 as pb
-from lorry.cli.platform import Platform
-from lorry.client import Client
-from lorry.errors import FailedPrecondition, LorryError
-from tests.e2e.world import BASE, THE_BASE, ask, fill, running, settings
+from lorry.api.v1 import generate_pb2_grpc
+from lorry.cli.platform import Platform, Settings
+from lorry.client import AsyncClient
+from lorry.errors import FailedPrecondition, LorryError, Unauthenticated
+from tests.e2e.calls import read_stream
+from tests.e2e.world import BASE, CONTEXT, THE_BASE, ask, bearer, fill, running, settings
 from tests.support.processes import descendants, names, still_alive
 
 
@@ -58,13 +62,24 @@ async def test_it_stops_without_a_trace_and_starts_again_with_all_it_knew(tracer
         assert "lorry.engine.process" in commands
         assert "weed" in commands
         admin_key = world.admin_key
-        left_running = world.start(owner.key, ask(older.adapter, 4000))
-        await anext(aiter(left_running))
+        channel = grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        stub: Any = generate_pb2_grpc.GenerateServiceStub(channel)
+        long, short = [
+            stub.GenerateStream(ask(older.name, length), metadata=bearer(owner.key)) for length in (CONTEXT - 8, 100)
+        ]
+        for call in (long, short):
+            assert (await anext(aiter(call))).WhichOneof("event") == "start"
     assert still_alive(started) == []
     assert descendants() - before == set()
     assert not folder.exists()
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*address.split(":"))
+    finished, cut = await read_stream(short), await read_stream(long)
+    await channel.close(None)
+    assert finished.error is None, "what can end within the time for draining ends"
+    assert len(finished.ids) == 100
+    assert cut.code is grpc.StatusCode.UNAVAILABLE, cut.error
+    assert set(cut.ids) == {older.token}
     secrets = [path for path in (tmp_path / "home").rglob("*") if path.is_file() and "secret" in str(path)]
     assert secrets
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secrets)
@@ -109,7 +124,8 @@ async def test_it_stops_without_a_trace_and_starts_again_with_all_it_knew(tracer
     assert descendants() - before == set()
 
 
-async def test_a_base_that_cannot_be_served_is_refused_at_start_by_name(tracer_base: Path, tmp_path: Path) -> None:
+async def test_what_cannot_start_says_why_and_leaves_nothing_behind(tracer_base: Path, tmp_path: Path) -> None:
+    """A base that cannot be served is refused by its config's field, a port that is taken by its number."""
     base = tmp_path / "base"
     base.mkdir()
     for file in tracer_base.iterdir():
@@ -117,31 +133,26 @@ async def test_a_base_that_cannot_be_served_is_refused_at_start_by_name(tracer_b
     config = json.loads((base / "config.json").read_text()) | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
     (base / "config.json").write_text(json.dumps(config))
     before = descendants()
-    with pytest.raises(LorryError, match="rope_scaling"):
-        async with Platform(settings(tmp_path / "home", base)):
-            pytest.fail("it was served")
-    assert descendants() - before == set()
-
-
-async def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(tracer_base: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    options = settings(tmp_path / "home", tracer_base)
-    before = descendants()
+    options = settings(tmp_path / "other", tracer_base)
+    options = replace(options, gateway=replace(options.gateway, port=port))
+
+    async def refused(options: Settings, words: str) -> None:
+        with pytest.raises(LorryError, match=words):
+            async with Platform(options):
+                pytest.fail("it started")
+
     async with server:
-        with pytest.raises(LorryError, match=str(port)):
-            async with Platform(replace(options, gateway=replace(options.gateway, port=port))):
-                pytest.fail("two servers on one port")
+        await asyncio.gather(refused(settings(tmp_path / "home", base), "rope_scaling"), refused(options, str(port)))
     assert descendants() - before == set()
 
 
-@pytest.fixture
-async def served(tracer_base: Path, tmp_path: Path) -> AsyncIterator[subprocess.Popen[str]]:
-    """`lorry serve` as a process of its own, once it is ready; its first lines of output in ``args``' place."""
+@asynccontextmanager
+async def serving(home: Path, base: Path) -> AsyncIterator[subprocess.Popen[str]]:
+    """`lorry serve` as a process of its own, with its output on a pipe."""
     command = [sys.executable, "-c", "import sys; from lorry.cli import main; sys.exit(main())", "serve"]
-    command += ["--home", str(tmp_path / "home"), "--base", str(tracer_base), "--port", "0", "--dtype", "float32"]
+    command += ["--home", str(home), "--base", str(base), "--port", "0", "--dtype", "float32"]
     command += ["--memory-budget-mb", "16"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -150,8 +161,8 @@ async def served(tracer_base: Path, tmp_path: Path) -> AsyncIterator[subprocess.
         if process.poll() is None:
             process.kill()
         process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def read_until_ready(process: subprocess.Popen[str]) -> str:
@@ -164,22 +175,26 @@ def read_until_ready(process: subprocess.Popen[str]) -> str:
     raise AssertionError("".join(lines))
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-async def test_lorry_serve_takes_its_children_with_it(served: subprocess.Popen[str], how: signal.Signals) -> None:
+async def test_lorry_serve_takes_its_children_with_it(tracer_base: Path, tmp_path: Path) -> None:
     """Asked to stop, or killed without a word: engine and S3 server end too."""
-    said = await asyncio.to_thread(read_until_ready, served)
-    key = re.search(r"shown this once: (\S+)", said)
-    address = re.search(r"gateway and admin API: (\S+)", said)
-    assert key
-    assert address
-    children = descendants(served.pid)
-    assert len(children) >= 2, names(children)
-    with Client(address[1], "lorry_nonsense") as client, pytest.raises(LorryError) as caught:
-        client.list_models()
-    assert caught.value.grpc_code == "UNAUTHENTICATED"
-    os.kill(served.pid, how)
-    status = await asyncio.to_thread(served.wait, 30)
-    assert status == (0 if how is signal.SIGTERM else -how)
-    assert still_alive(children, within_s=0 if how is signal.SIGTERM else 20) == []
 
+    async def end(how: signal.Signals) -> None:
+        async with serving(tmp_path / how.name, tracer_base) as process:
+            said = await asyncio.to_thread(read_until_ready, process)
+            address = re.search(r"gateway and admin API: (\S+)", said)
+            assert address, said
+            assert re.search(r"shown this once: (\S+)", said)
+            children = descendants(process.pid)
+            commands = " ".join(names(children))
+            assert "lorry.engine.process" in commands
+            assert "weed" in commands
+            async with AsyncClient(address[1], "lorry_nonsense") as client:
+                with pytest.raises(Unauthenticated):
+                    await client.list_models()
+            process.send_signal(how)
+            status = await asyncio.to_thread(process.wait, 30)
+            assert status == (0 if how is signal.SIGTERM else -how)
+            left = await asyncio.to_thread(still_alive, children, 0 if how is signal.SIGTERM else 20)
+            assert left == []
 
+    await asyncio.gather(end(signal.SIGTERM), end(signal.SIGKILL))

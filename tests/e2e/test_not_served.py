@@ -31,7 +31,9 @@ def marked_fields(text: str) -> set[str]:
         marked = "not served yet" in comment.lower()
         comment = ""
         if opened := re.match(r"(message|oneof|enum|service) (\w+) \{", line):
-            scopes.append((opened[2], marked and opened[1] == "oneof") if opened[1] != "message" else (opened[2], False))
+            scopes.append(
+                (opened[2], marked and opened[1] == "oneof") if opened[1] != "message" else (opened[2], False)
+            )
         elif line == "}" and scopes:
             scopes.pop()
         elif (field := _FIELD.match(line)) and scopes and (marked or scopes[-1][1]):
@@ -71,7 +73,11 @@ async def test_every_field_that_the_proto_marks_is_tried() -> None:
 
 @pytest.mark.parametrize(
     ("field", "fields"),
-    [pytest.param(name, value, id=f"{name}-{at}") for name, values in VALUES.items() for at, value in enumerate(values)],
+    [
+        pytest.param(name, value, id=f"{name}-{at}")
+        for name, values in VALUES.items()
+        for at, value in enumerate(values)
+    ],
 )
 async def test_unimplemented_by_its_name(world: World, field: str, fields: dict[str, Any]) -> None:
     await world.refused(

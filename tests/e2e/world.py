@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,11 +193,15 @@ class World:
 
     async def idle(self) -> None:
         """No sequence, page, promise, pin or hold is left in the engine."""
-        async with asyncio.timeout(FREE_WITHIN_S):
-            while held := held_by(await self.state()):
-                last = held
-                await asyncio.sleep(0.01)
-        assert not held, last
+        await self.engine_shows(lambda state: not held_by(state))
+
+    async def engine_shows(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first state that is so; fails with the last one that was not."""
+        deadline = asyncio.get_running_loop().time() + FREE_WITHIN_S
+        while not wanted(state := await self.state()):
+            assert asyncio.get_running_loop().time() < deadline, state
+            await asyncio.sleep(0.01)
+        return state
 
     # Filling it
 
@@ -233,14 +237,17 @@ class World:
     async def settle(self) -> None:
         """Returns when the gateway knows every change made so far: changes arrive in order, and a new key is last."""
         key = (await self.admin.create_key("observer", self.fresh("eye"), "member")).text
-        async with asyncio.timeout(CHANGE_HOLDS_S):
-            while True:
-                try:
-                    await self.stub.ListModels(pb.ListModelsRequest(), metadata=bearer(key))
-                    return
-                except grpc.aio.AioRpcError as error:
-                    assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-                await asyncio.sleep(0.02)
+        await self.key_answers(key, grpc.StatusCode.OK)
+
+    async def key_answers(self, key: str, code: grpc.StatusCode) -> None:
+        """Returns when calls with this key end with the code; fails where that takes longer than is promised."""
+        deadline = asyncio.get_running_loop().time() + CHANGE_HOLDS_S
+        while True:
+            answer = await read_unary(self.stub.ListModels(pb.ListModelsRequest(), metadata=bearer(key)))
+            if answer.code is code:
+                return
+            assert asyncio.get_running_loop().time() < deadline, answer
+            await asyncio.sleep(0.02)
 
     # Admin calls that the command line's client does not make
 

@@ -23,7 +23,7 @@ ALL_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 def save_adapter(model: PreTrainedModel, folder: Path, seed: int = 0, size: float = 0.3, **config: Any) -> PeftModel:
     """Gives the model a random LoRA of both factors, saves it with PEFT and returns the PEFT model."""
-    values = {"r": 8, "lora_alpha": 16, "target_modules": ALL_TARGETS, "task_type": "CAUSAL_LM"} | config
+    values: dict[str, Any] = {"r": 8, "lora_alpha": 16, "target_modules": ALL_TARGETS, "task_type": "CAUSAL_LM"} | config
     torch.manual_seed(seed)
     tuned = get_peft_model(copy.deepcopy(model), LoraConfig(**values))
     with torch.no_grad():
@@ -31,7 +31,7 @@ def save_adapter(model: PreTrainedModel, folder: Path, seed: int = 0, size: floa
             if "lora_" in name:
                 parameter.copy_(torch.randn_like(parameter) * size / parameter.shape[-1] ** 0.5)
     tuned.eval()
-    tuned.save_pretrained(folder)
+    tuned.save_pretrained(str(folder))
     return tuned
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tokenizers
 import torch
@@ -56,7 +56,8 @@ def write_tiny_base(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCaus
     """Saves the folder and returns the transformers model in float32, for use as the oracle."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(tiny_config(**changes)).eval()
+    model: Any = LlamaForCausalLM(tiny_config(**changes))
+    model.eval()
     # Larger than the default initialisation, so that greedy choices are clear of ties.
     with torch.no_grad():
         for parameter in model.parameters():
@@ -64,7 +65,7 @@ def write_tiny_base(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCaus
                 parameter.mul_(4)
     model.save_pretrained(folder)
     write_tokenizer(folder)
-    return model
+    return cast(LlamaForCausalLM, model)
 
 
 __all__ = ["BOS", "EOS", "PAD", "tiny_config", "write_tiny_base", "write_tokenizer"]

@@ -254,4 +254,13 @@ def open_store(config: StoreConfig) -> ObjectStore:
     raise InvalidRequest.field("store.url", "want s3://bucket, s3://bucket/prefix or file:///absolute/folder")
 
 
-__all__ = ["DirectoryStore", "ObjectBytes", "ObjectStore", "StreamBroken", "check_key", "open_store", "sync_folder"]
+__all__ = [
+    "DirectoryStore",
+    "ObjectBytes",
+    "ObjectStore",
+    "StreamBroken",
+    "check_key",
+    "missing",
+    "open_store",
+    "sync_folder",
+]

@@ -121,4 +121,4 @@ def _layer_lists(given: object, problem: Problem, regex: Regex) -> tuple[Pattern
     return tuple(pattern for pattern in compiled if pattern is not None)
 
 
-__all__ = ["NameRule", "TargetRule"]
+__all__ = ["NameRule", "Problem", "TargetRule"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lorry.config import registry_url
 from lorry.errors import FailedPrecondition
 
 
@@ -20,7 +21,7 @@ class Home:
 
     @property
     def registry_url(self) -> str:
-        return f"sqlite:///{self.root / 'registry.sqlite3'}"
+        return registry_url(self.root)
 
     @property
     def objects(self) -> Path:

@@ -45,7 +45,9 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
     async with Platform(settings, lambda line: console.print(line, highlight=False)) as platform:
         if platform.admin_key is not None:
             console.print(f"Admin API key, shown this once: {platform.admin_key}", highlight=False, soft_wrap=True)
-        console.print(f"base {platform.info.base}\nready; Ctrl-C stops it", highlight=False)
+        info = platform.info
+        console.print(f"base       sha256 {info.base}\ntokenizer  sha256 {info.tokenizer_sha256}", highlight=False)
+        console.print("ready; Ctrl-C stops it", highlight=False)
         gone = asyncio.create_task(platform.engine_gone())
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([gone, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lorry.adapters.validate import validate_directory
@@ -26,12 +27,14 @@ def validate(options: argparse.Namespace, home: Path) -> int:
     if options.json:
         print(json.dumps(report.to_dict(), indent=2))
         return 0 if report.ok else 1
-    table = Table(title=str(options.folder.name), expand=True)
-    for name in ("check", "outcome", "message", "value", "limit"):
-        table.add_column(name, ratio=1 if name == "message" else None)
+    table = Table(title=str(options.folder.name), box=None, pad_edge=False)
+    table.add_column("check", overflow="fold")
+    table.add_column("", no_wrap=True)
+    table.add_column("message", ratio=1, overflow="fold")
     for check in report.checks:
-        shown = ["" if value is None else str(value) for value in (check.value, check.limit)]
-        table.add_row(check.id, f"[{_STYLES[check.outcome]}]{check.outcome}", check.message, *shown)
+        limit = "" if check.limit is None else f" (limit {check.limit})"
+        outcome = f"[{_STYLES[check.outcome]}]{check.outcome}"
+        table.add_row(check.id, outcome, escape(f"{check.message}{limit}"))
     console = Console()
     console.print(table)
     console.print("accepted" if report.ok else "refused")

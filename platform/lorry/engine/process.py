@@ -62,5 +62,7 @@ def main() -> int:
     return 0
 
 
+__all__ = ["main", "serve"]
+
 if __name__ == "__main__":
     sys.exit(main())

@@ -142,7 +142,7 @@ async def test_a_deadline_frees_the_engine(here: World) -> None:
     assert not _ended_well(messages)
     await until(lambda: len(here.gateway.live) == 0)
     async with asyncio.timeout(20):
-        while (await here.engine.state())["live"]:  # noqa: ASYNC110 - the state is asked for, not announced
+        while (await here.engine.state())["live"]:
             await asyncio.sleep(0.005)
 
 

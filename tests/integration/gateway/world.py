@@ -126,7 +126,7 @@ async def read(call: Any) -> tuple[list[pb.GenerateStreamResponse], LorryError |
 async def until(condition: Callable[[], bool]) -> None:
     """Returns when the condition holds; fails after 20 s."""
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - conditions span processes and libraries
+        while not condition():
             await asyncio.sleep(0.002)
 
 

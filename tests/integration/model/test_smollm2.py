@@ -39,7 +39,7 @@ QUESTIONS = [
 def oracle(base_dir: Path) -> dict[str, Any]:
     """By name: "" is the base, the others are PEFT models over one copy of it each by `set_adapter`."""
     names = sorted(folder.name for folder in EXAMPLES.iterdir() if folder.is_dir())
-    model = AutoModelForCausalLM.from_pretrained(base_dir, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(base_dir, dtype=torch.float32)
     tuned = PeftModel.from_pretrained(model, EXAMPLES / names[0], adapter_name=names[0])
     for name in names[1:]:
         tuned.load_adapter(EXAMPLES / name, adapter_name=name)

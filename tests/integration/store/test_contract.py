@@ -53,7 +53,7 @@ def test_round_trip(store: ObjectStore, key: str, content: Path, tmp_path: Path)
 
 
 async def test_the_async_names(store: ObjectStore, key: str, content: Path, tmp_path: Path) -> None:
-    size = len(content.read_bytes())  # noqa: ASYNC240  a test, with nothing beside it on the loop
+    size = len(content.read_bytes())
     await store.prepare()
     await store.put_file(key, content)
     assert await store.exists(key)

@@ -76,7 +76,7 @@ def text_of(events: Sequence[EngineEvent]) -> str:
 
 async def until_idle(bench: Bench) -> None:
     async with asyncio.timeout(WAIT_S):
-        while await bench.live():  # noqa: ASYNC110 - the state is the engine's, maybe in another process
+        while await bench.live():
             await asyncio.sleep(0.005)
 
 

@@ -147,7 +147,7 @@ async def test_one_stream_carries_all_and_a_break_ends_all_and_is_healed(tmp_pat
     open_requests = [await bench_request(bench) for _ in range(5)]
     readers = [asyncio.create_task(_read(client, one)) for one in open_requests]
     async with asyncio.timeout(10):
-        while await bench.live() < 5:  # noqa: ASYNC110 - the state is behind a transport
+        while await bench.live() < 5:
             await asyncio.sleep(0.005)
     wanted = await bench_request(bench)
     await server.stop()
@@ -163,7 +163,7 @@ async def test_one_stream_carries_all_and_a_break_ends_all_and_is_healed(tmp_pat
     engine.fault = lambda r: None
     server = await serve_engine(engine, address)
     async with asyncio.timeout(20):
-        while isinstance((await _read(client, wanted))[1], EngineUnavailable):  # noqa: ASYNC110 - it reconnects
+        while isinstance((await _read(client, wanted))[1], EngineUnavailable):
             await asyncio.sleep(0.02)
     assert server.sessions == 1
     await client.close()

@@ -52,7 +52,7 @@ async def test_the_rpcs_end_aborts_while_the_handler_is_stuck() -> None:
         assert engine.aborted == []
         context.done[0](None)
         async with asyncio.timeout(10):
-            while not engine.aborted:  # noqa: ASYNC110 - the fake tells in a list
+            while not engine.aborted:
                 await asyncio.sleep(0)
         call.settled = True
 
