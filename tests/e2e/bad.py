@@ -62,6 +62,10 @@ def _half_a_pair(folder: Path) -> None:
     save_file(tensors, folder / WEIGHTS)
 
 
+def _config_no_json(folder: Path) -> None:
+    (folder / CONFIG).write_text("{")
+
+
 def _rank_over_the_limit(folder: Path) -> None:
     write_tracer(folder, 1, rank=17)
 
@@ -88,7 +92,7 @@ OWN: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "unknown-field": (lambda folder: edit_config(folder, gain_of_the_moon=2.0), ("gain_of_the_moon",)),
     "config-missing": (lambda folder: (folder / CONFIG).unlink(), (CONFIG,)),
     "weights-missing": (lambda folder: (folder / WEIGHTS).unlink(), (WEIGHTS,)),
-    "config-no-json": (lambda folder: (folder / CONFIG).write_text("{") and None, (CONFIG,)),
+    "config-no-json": (_config_no_json, (CONFIG,)),
 }
 """How a good adapter becomes this kind, and what the refusal must name."""
 

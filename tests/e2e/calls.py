@@ -137,7 +137,8 @@ async def read_unary(call: Any) -> Answer:
 
 def _failed(answer: Answer, error: grpc.aio.AioRpcError) -> None:
     answer.error, answer.code = error_from_rpc(error), error.code()
-    answer.trailers = dict(error.trailing_metadata() or ())
+    trailers: Any = error.trailing_metadata() or ()
+    answer.trailers = dict(trailers)
 
 
 __all__ = ["ENDS_WITHIN_S", "Answer", "read_stream", "read_unary"]

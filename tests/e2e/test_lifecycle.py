@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,9 +128,7 @@ async def test_it_stops_without_a_trace_and_starts_again_with_all_it_knew(tracer
 async def test_what_cannot_start_says_why_and_leaves_nothing_behind(tracer_base: Path, tmp_path: Path) -> None:
     """A base that cannot be served is refused by its config's field, a port that is taken by its number."""
     base = tmp_path / "base"
-    base.mkdir()
-    for file in tracer_base.iterdir():
-        (base / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(tracer_base, base)
     config = json.loads((base / "config.json").read_text()) | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
     (base / "config.json").write_text(json.dumps(config))
     before = descendants()
@@ -148,8 +147,8 @@ async def test_what_cannot_start_says_why_and_leaves_nothing_behind(tracer_base:
     assert descendants() - before == set()
 
 
-@asynccontextmanager
-async def serving(home: Path, base: Path) -> AsyncIterator[subprocess.Popen[str]]:
+@contextmanager
+def serving(home: Path, base: Path) -> Iterator[subprocess.Popen[str]]:
     """`lorry serve` as a process of its own, with its output on a pipe."""
     command = [sys.executable, "-c", "import sys; from lorry.cli import main; sys.exit(main())", "serve"]
     command += ["--home", str(home), "--base", str(base), "--port", "0", "--dtype", "float32"]
@@ -179,7 +178,7 @@ async def test_lorry_serve_takes_its_children_with_it(tracer_base: Path, tmp_pat
     """Asked to stop, or killed without a word: engine and S3 server end too."""
 
     async def end(how: signal.Signals) -> None:
-        async with serving(tmp_path / how.name, tracer_base) as process:
+        with serving(tmp_path / how.name, tracer_base) as process:
             said = await asyncio.to_thread(read_until_ready, process)
             address = re.search(r"gateway and admin API: (\S+)", said)
             assert address, said

@@ -31,9 +31,7 @@ def marked_fields(text: str) -> set[str]:
         marked = "not served yet" in comment.lower()
         comment = ""
         if opened := re.match(r"(message|oneof|enum|service) (\w+) \{", line):
-            scopes.append(
-                (opened[2], marked and opened[1] == "oneof") if opened[1] != "message" else (opened[2], False)
-            )
+            scopes.append((opened[2], marked and opened[1] == "oneof"))
         elif line == "}" and scopes:
             scopes.pop()
         elif (field := _FIELD.match(line)) and scopes and (marked or scopes[-1][1]):

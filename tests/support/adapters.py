@@ -23,7 +23,8 @@ ALL_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 def save_adapter(model: PreTrainedModel, folder: Path, seed: int = 0, size: float = 0.3, **config: Any) -> PeftModel:
     """Gives the model a random LoRA of both factors, saves it with PEFT and returns the PEFT model."""
-    values: dict[str, Any] = {"r": 8, "lora_alpha": 16, "target_modules": ALL_TARGETS, "task_type": "CAUSAL_LM"} | config
+    defaults = {"r": 8, "lora_alpha": 16, "target_modules": ALL_TARGETS, "task_type": "CAUSAL_LM"}
+    values: dict[str, Any] = defaults | config
     torch.manual_seed(seed)
     tuned = get_peft_model(copy.deepcopy(model), LoraConfig(**values))
     with torch.no_grad():

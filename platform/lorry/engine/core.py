@@ -9,13 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineEvent, EngineRequest, Finished, Started, Tokens
+from lorry.engine.events import (
+    AdapterLoaded,
+    EngineCounters,
+    EngineOccurrence,
+    Listener,
+    RequestAdmitted,
+    RequestEnded,
+    RequestRefused,
+    RequestStarted,
+    StepRan,
+)
 from lorry.engine.output import OutputStream, ProvenanceOf
 from lorry.engine.runner import CpuRunner
 from lorry.errors import (
@@ -26,8 +37,8 @@ from lorry.errors import (
     SlotIntegrity,
 )
 from lorry.ids import AdapterDigest, BaseDigest, RequestId
-from lorry.scheduler import Ending, ScheduledRequest, Scheduler, SequenceUpdate
-from lorry.scheduler.plan import StepPlan
+from lorry.scheduler import Ending, FirstStep, ScheduledRequest, Scheduler, SequenceUpdate
+from lorry.scheduler.plan import StepPlan, StepResult
 from lorry.text import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -37,7 +48,7 @@ Sink = Callable[[Sequence[Outcome]], None]
 
 _Message = tuple[EngineRequest, float] | RequestId | Future[dict[str, Any]]
 
-RECENT_STEPS = 256
+_FAULTS = (SlotIntegrity.reason, NonFiniteLogits.reason)
 
 
 class EngineCore:
@@ -52,6 +63,7 @@ class EngineCore:
         vocabulary: int,
         provenance: ProvenanceOf,
         clock: Callable[[], float] = time.monotonic,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -68,8 +80,8 @@ class EngineCore:
         self._alive = False
         self._sink: Sink = lambda outcomes: None
         self._thread = threading.Thread(target=self._run, name="lorry-engine", daemon=True)
-        self._counts: Counter[str] = Counter()
-        self._distinct: deque[int] = deque(maxlen=RECENT_STEPS)
+        self._counters = EngineCounters()
+        self._listeners: tuple[Listener, ...] = (self._counters, *listeners)
 
     @property
     def alive(self) -> bool:
@@ -122,7 +134,7 @@ class EngineCore:
         if plan is not None:
             result = self._runner.collect(self._runner.submit(plan))
             updates = self._scheduler.complete(plan, result)
-            self._count(plan, updates)
+            self._note_step(plan, result)
             for update in updates:
                 outcomes.extend(self._post_process(update, plan.step))
         for request_id, error in self._scheduler.drain_events():
@@ -147,6 +159,7 @@ class EngineCore:
             try:
                 self._admit(request, arrived)
             except LorryError as error:
+                self._emit(RequestRefused(request.request_id, request.tenant, error.reason, self._clock()))
                 outcomes.append((request.request_id, error))
         return outcomes
 
@@ -170,6 +183,8 @@ class EngineCore:
             )
         )
         self._streams[request.request_id] = OutputStream(self._tokenizer, request.prompt, request.stopping)
+        digest = request.adapter.digest if request.adapter else None
+        self._emit(RequestAdmitted(request.request_id, request.tenant, digest, len(request.prompt), arrived))
 
     def _post_process(self, update: SequenceUpdate, step: int) -> list[Outcome]:
         request_id = update.request_id
@@ -180,13 +195,7 @@ class EngineCore:
             return self._end(request_id, update.error)
         outcomes: list[Outcome] = []
         if update.first is not None:
-            first = update.first
-            outcomes.append(
-                (
-                    request_id,
-                    Started(self._provenance(update.adapter), first.tier, first.queue_s, first.adapter_load_s),
-                )
-            )
+            outcomes.append((request_id, self._start_of(request_id, update.adapter, update.first)))
         piece = stream.push(update.tokens)
         text, matched, ending = piece.text, piece.matched_stop, update.finish
         if matched and ending is None:
@@ -200,6 +209,10 @@ class EngineCore:
             outcomes.extend(self._finish(request_id, update.adapter, ending, matched, step))
         return outcomes
 
+    def _start_of(self, request_id: RequestId, adapter: AdapterDigest | None, first: FirstStep) -> Started:
+        self._emit(RequestStarted(request_id, adapter, first.tier, first.queue_s, first.adapter_load_s, self._clock()))
+        return Started(self._provenance(adapter), first.tier, first.queue_s, first.adapter_load_s)
+
     def _finish(
         self, request_id: RequestId, adapter: AdapterDigest | None, ending: Ending, matched: str, step: int
     ) -> list[Outcome]:
@@ -210,12 +223,14 @@ class EngineCore:
                 self._scheduler.slot_lost(adapter)
                 return self._end(request_id, error)
         self._streams.pop(request_id, None)
+        reason = "stop" if matched else ending.reason
+        self._emit(RequestEnded(request_id, reason, ending.output_tokens, self._clock()))
         return [
             (
                 request_id,
                 Finished(
                     provenance=self._provenance(adapter),
-                    reason="stop" if matched else ending.reason,
+                    reason=reason,
                     matched_stop=matched,
                     matched_stop_id=None if matched else ending.matched_stop_id,
                     prompt_tokens=ending.prompt_tokens,
@@ -231,29 +246,34 @@ class EngineCore:
         ]
 
     def _end(self, request_id: RequestId, error: LorryError) -> list[Outcome]:
-        if isinstance(error, SlotIntegrity | NonFiniteLogits):
-            self._counts[error.reason] += 1
+        self._emit(RequestEnded(request_id, error.reason, 0, self._clock()))
+        if error.reason in _FAULTS:
             log.error("request %s ended: %s", request_id, error)
         return [(request_id, error)] if self._streams.pop(request_id, None) is not None else []
 
     def _state(self) -> dict[str, Any]:
-        scheduler = self._scheduler.state()
+        scheduler, counters = self._scheduler.state(), self._counters.state()
         return {
             "alive": self._alive,
             "live": scheduler["waiting"] + scheduler["running"],
-            "steps": self._counts["steps"],
-            "tokens": {"prompt": self._counts["prompt"], "output": self._counts["output"]},
-            "faults": {name: n for name, n in self._counts.items() if name.isupper()},
-            "distinct_adapters": list(self._distinct),
+            "faults": {reason: n for reason, n in counters["outcomes"].items() if reason in _FAULTS},
+            **counters,
             "scheduler": scheduler,
         }
 
-    def _count(self, plan: StepPlan, updates: Sequence[SequenceUpdate]) -> None:
-        self._counts["steps"] += 1
-        output = sum(len(update.tokens) for update in updates)
-        self._counts["output"] += output
-        self._counts["prompt"] += plan.tokens - sum(1 for s in plan.sequences if s.query_len == 1)
-        self._distinct.append(plan.distinct_adapters)
+    def _note_step(self, plan: StepPlan, result: StepResult) -> None:
+        now = self._clock()
+        failed = {slot for slot, _ in result.failed_loads}
+        for load in plan.loads:
+            self._emit(AdapterLoaded(load.slot, load.digest, load.slot not in failed, now))
+        decode = sum(1 for row in plan.sequences if row.query_len == 1)
+        mix = plan.distinct_adapters
+        prefill = plan.tokens - decode
+        self._emit(StepRan(plan.step, result.seconds, prefill, decode, len(plan.sequences), mix, now))
+
+    def _emit(self, event: EngineOccurrence) -> None:
+        for listener in self._listeners:
+            listener(event)
 
     def _run(self) -> None:
         error: LorryError = EngineUnavailable("the engine was stopped", retry_after_s=1.0)
