@@ -15,6 +15,8 @@ from tests.e2e.world import BASE, World, ask
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
+PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+
 
 async def test_every_shared_kind_is_tried() -> None:
     assert set(SHARED) == set(SCRIPT["KINDS"])
@@ -33,30 +35,39 @@ async def test_the_source_of_the_bad_ones_is_good(world: World, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_refused_at_registration_and_it_yields_no_token(world: World, tmp_path: Path, kind: str) -> None:
-    """A good version before it stays the newest that answers; a name that has only the bad one answers nothing."""
+    """... while the good version before it stays the newest that answers."""
     write_source(tmp_path / "good", 21)
     write_bad(kind, tmp_path / "bad", tmp_path / "good")
     tenant = await world.tenant()
-    served, broken = await world.adapter(tenant, "served"), await world.adapter(tenant, "broken")
-    good = await world.push(served, 22)
-    for adapter, number in ((served, 2), (broken, 1)):
-        with pytest.raises(AdapterRefused) as caught:
-            await world.admin.push(adapter, tmp_path / "bad", BASE)
-        said = caught.value.message + " ".join(f"{v.field} {v.description}" for v in caught.value.violations)
-        assert not [word for word in KINDS[kind] if word not in said], said
-        assert caught.value.violations
-        assert caught.value.grpc_code == "INVALID_ARGUMENT"
-        request = adapters.GetAdapterVersionRequest(name=f"{adapter}/versions/{number}")
-        version = await world.admin_call(world.adapter_admin.GetAdapterVersion, request)
-        assert version.state == adapters.ADAPTER_VERSION_STATE_REJECTED
-        assert version.state_reason
-        assert [check for check in version.checks if check.outcome == "fail"]
+    adapter = await world.adapter(tenant)
+    good = await world.push(adapter, 22)
+    with pytest.raises(AdapterRefused) as caught:
+        await world.admin.push(adapter, tmp_path / "bad", BASE)
+    said = caught.value.message + " ".join(f"{v.field} {v.description}" for v in caught.value.violations)
+    assert not [word for word in KINDS[kind] if word not in said], said
+    assert caught.value.violations
+    assert caught.value.grpc_code == "INVALID_ARGUMENT"
+    request = adapters.GetAdapterVersionRequest(name=f"{adapter}/versions/2")
+    version = await world.admin_call(world.adapter_admin.GetAdapterVersion, request)
+    assert version.state == adapters.ADAPTER_VERSION_STATE_REJECTED
+    assert version.state_reason
+    assert [check for check in version.checks if check.outcome == "fail"]
     await world.settle()
-    await world.right(tenant.key, served, good)
-    precondition = grpc.StatusCode.FAILED_PRECONDITION
-    await world.refused(tenant.key, ask(f"{served}/versions/2"), precondition, "VERSION_NOT_READY", served, "2")
-    await world.refused(tenant.key, ask(broken), precondition, "VERSION_NOT_READY", broken)
-    await world.refused(tenant.key, ask(f"{broken}/versions/1"), precondition, "VERSION_NOT_READY", broken)
+    await world.right(tenant.key, adapter, good)
+    await world.refused(tenant.key, ask(f"{adapter}/versions/2"), PRECONDITION, "VERSION_NOT_READY", adapter, "2")
+
+
+async def test_a_name_with_nothing_but_a_rejected_version_answers_nothing(world: World, tmp_path: Path) -> None:
+    """Not the base, and not another adapter of the tenant."""
+    write_source(tmp_path / "good", 21)
+    write_bad("no-match", tmp_path / "bad", tmp_path / "good")
+    tenant = await world.tenant()
+    adapter = await world.adapter(tenant)
+    with pytest.raises(AdapterRefused):
+        await world.admin.push(adapter, tmp_path / "bad", BASE)
+    await world.settle()
+    for name in (adapter, f"{adapter}/versions/1"):
+        await world.refused(tenant.key, ask(name), PRECONDITION, "VERSION_NOT_READY", adapter)
 
 
 async def test_the_number_of_a_rejected_version_stays_used(world: World, tmp_path: Path) -> None:

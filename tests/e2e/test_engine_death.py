@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 
+from lorry.config import StoreConfig
 from tests.e2e.calls import read_stream
 from tests.e2e.world import BASE, CONTEXT, THE_BASE, Tracer, ask, fill, running, settings
 
@@ -17,7 +19,9 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 async def test_every_stream_ends_unavailable(tracer_base: Path, tmp_path: Path) -> None:
     """Streams that run, that queue, and unary calls: none ends OK, none ends empty, none ends in silence."""
-    async with running(tmp_path, settings(tmp_path / "home", tracer_base, max_sequences=4)) as world:
+    options = settings(tmp_path / "home", tracer_base, max_sequences=4)
+    options = replace(options, store=StoreConfig(url=f"file://{tmp_path}/objects"))
+    async with running(tmp_path, options) as world:
         await fill(world)
         tenant = await world.tenant()
         tracers = [await world.tracer(tenant, number) for number in range(2)]

@@ -79,45 +79,39 @@ async def store_down(world: World) -> AsyncIterator[None]:
         await asyncio.to_thread(s3.start)
 
 
-async def test_a_stopped_store_is_unavailable_with_a_hint_and_comes_back(world: World) -> None:
+async def test_a_stopped_store_fails_what_needs_it_alone_and_comes_back(world: World) -> None:
+    """Cold adapters and new versions are refused with a hint; what is loaded is served; then all is as before."""
     tenant = await world.tenant()
-    cold, others = await world.tracer(tenant, 1), [await world.tracer(tenant, n) for n in (2, 3)]
-    await world.settle()
-    async with store_down(world):
-        error = await world.refused(tenant.key, ask(cold.adapter), UNAVAILABLE, "OBJECT_STORE_UNAVAILABLE", "store")
-        assert error.retry_after_s is not None
-        assert error.retry_after_s > 0
-        at_once = await asyncio.gather(
-            *(world.stream(tenant.key, ask(tracer.adapter)) for tracer in others for _ in range(4)),
-            *(world.right(world.canary.key, world.canary_tracer.adapter, world.canary_tracer) for _ in range(4)),
-        )
-        for answer in at_once[:8]:
-            assert (answer.code, answer.messages) == (UNAVAILABLE, [])
-            assert answer.retry_after_s
-    for tracer in (cold, *others):
-        await _until_served(world, tenant.key, tracer)
-    await world.serves_on()
-
-
-async def test_what_is_loaded_needs_no_store_and_what_comes_new_is_refused(world: World) -> None:
-    tenant = await world.tenant()
+    cold = [await world.tracer(tenant, number) for number in range(1, 4)]
     warm = [await world.tracer(tenant, number) for number in range(4, 8)]
     adapter = await world.adapter(tenant)
     await world.settle()
     for tracer in warm:
         await world.right(tenant.key, tracer.adapter, tracer)
     async with store_down(world):
-        for tracer in warm:  # one more than the device has room for: some come from the host
-            answer = await world.right(tenant.key, tracer.adapter, tracer)
+        error = await world.refused(tenant.key, ask(cold[0].adapter), UNAVAILABLE, "OBJECT_STORE_UNAVAILABLE", "store")
+        assert error.retry_after_s is not None
+        assert error.retry_after_s > 0
+        refused, served = await asyncio.gather(
+            asyncio.gather(*(world.stream(tenant.key, ask(tracer.adapter)) for tracer in cold for _ in range(4))),
+            asyncio.gather(*(world.right(tenant.key, tracer.adapter, tracer) for tracer in warm)),
+        )
+        for answer in refused:
+            assert (answer.code, answer.messages) == (UNAVAILABLE, [])
+            assert answer.retry_after_s
+        for answer in served:  # one more than the device has room for: some come from the host
             assert answer.timings.adapter_tier in (pb.ADAPTER_TIER_DEVICE, pb.ADAPTER_TIER_HOST)
         with pytest.raises(ObjectStoreUnavailable, match="store") as caught:
             await world.push(adapter, 8)
         assert caught.value.retry_after_s
         await world.settle()
         await world.refused(tenant.key, ask(adapter), PRECONDITION, "VERSION_NOT_READY", adapter)
-    tracer = await world.push(adapter, 9)
+    for tracer in cold:
+        await _until_served(world, tenant.key, tracer)
+    pushed = await world.push(adapter, 9)
     await world.settle()
-    await world.right(tenant.key, adapter, tracer)
+    await world.right(tenant.key, adapter, pushed)
+    await world.serves_on()
 
 
 async def test_a_missing_object_is_said_and_its_return_is_seen(world: World, bucket: Bucket) -> None:

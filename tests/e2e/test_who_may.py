@@ -212,6 +212,31 @@ async def test_taken_back_live_streams_are_cut(world: World, kind: str) -> None:
     await world.serves_on()
 
 
+@pytest.mark.parametrize("kind", REVOCATIONS)
+async def test_taken_back_a_request_that_waits_its_turn_is_refused(world: World, kind: str) -> None:
+    """It need not get to its first token to be told."""
+    revocation = REVOCATIONS[kind]
+    tenant = await world.tenant()
+    tracer = await world.tracer(tenant, 21)
+    await world.settle()
+    crowd = [world.start(world.canary.key, ask(BASE, CONTEXT - 8)) for _ in range(8)]
+    for call in crowd:
+        await anext(aiter(call))
+    try:
+        waits = asyncio.create_task(world.stream(tenant.key, ask(tracer.adapter)))
+        await world.engine_shows(lambda state: state["scheduler"]["waiting"] == 1)
+        await revocation.act(world, tenant, tracer)
+        async with asyncio.timeout(CHANGE_HOLDS_S):
+            answer = await waits
+        assert answer.messages == []
+        assert (answer.code, answer.details_reason) == (revocation.code, revocation.reason), answer.error
+        assert (await world.state())["scheduler"]["running"] == len(crowd), "it waited for its turn"
+    finally:
+        for call in crowd:
+            call.cancel()
+    await world.serves_on()
+
+
 async def test_a_suspended_tenant_that_is_let_back_in_goes_on(world: World) -> None:
     tenant = await world.tenant()
     tracer = await world.tracer(tenant, 8)
@@ -300,7 +325,7 @@ async def test_a_stream_keeps_the_version_that_it_began_with(world: World) -> No
     tenant = await world.tenant()
     older = await world.tracer(tenant, 16)
     await world.settle()
-    call = world.start(tenant.key, ask(older.adapter, 900))
+    call = world.start(tenant.key, ask(older.adapter, 600))
     await anext(aiter(call))
     newest = await world.push(older.adapter, 17)
     await world.settle()

@@ -52,7 +52,7 @@ def settings(home: Path, base_dir: Path, max_sequences: int = 8) -> Settings:
     return Settings(
         Home(home),
         base_dir,
-        gateway=GatewayConfig(port=0, drain_seconds=2.0, snapshot_poll_seconds=0.05),
+        gateway=GatewayConfig(port=0, drain_seconds=1.0, snapshot_poll_seconds=0.05),
         memory=MemoryConfig(budget_bytes=16 << 20, page_tokens=16, max_slots=DEVICE_ROOM, max_rank=16),
         scheduler=SchedulerConfig(max_sequences=max_sequences, token_budget=64, context_tokens=CONTEXT),
         dtype="float32",

@@ -79,6 +79,9 @@ class FolderHost:
     def image(self, digest: AdapterDigest) -> DeviceImage | None:
         return self._images.get(digest)
 
+    def discard(self, digest: AdapterDigest) -> None:
+        self._images.pop(digest, None)
+
     def close(self) -> None:
         self._images.clear()
 

@@ -21,7 +21,7 @@ from lorry.adapters.header import HeaderLimits, HeaderRefused, TensorFile
 from lorry.adapters.plan import AdapterPlan, ModulePlan
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest
-from lorry.layers.sites import Site
+from lorry.layers.sites import SITE_SLICES, Site
 from lorry.layers.spec import DecoderSpec
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -58,6 +58,8 @@ class DeviceImage:
     sites: Mapping[tuple[int, Site], SiteImage]
     nbytes: int
     checksum: str
+    sums: tuple[int, ...]
+    """``operand_sums``: what the device's copy must add up to."""
 
     def site(self, layer: int, site: Site) -> SiteImage | None:
         """None: nothing to add at this site."""
@@ -77,6 +79,26 @@ def checksum(sites: Mapping[tuple[int, Site], SiteImage]) -> str:
                 digest.update(f"{layer} {site} {index} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
                 digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def row_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Wrapping int64 sums of the raw bytes, one a leading index: ``[n, ..., width]`` -> ``[n]``. The order of the
+    rows and the zeros among them do not matter."""
+    word = torch.int64 if rows.shape[-1] * rows.element_size() % 8 == 0 else torch.int32
+    return rows.view(word).flatten(1).sum(1)
+
+
+def operand_sums(sites: Mapping[tuple[int, Site], SiteImage], spec: DecoderSpec) -> tuple[int, ...]:
+    """``row_sums`` of every operand: by site, its A of each slice and then its B of each slice, by layer; 0 where the
+    adapter has nothing. Cheap enough to be compared at each load, unlike ``checksum``."""
+    sums: list[int] = []
+    for site, names in SITE_SLICES.items():
+        for index in range(2 * len(names)):
+            for layer in range(spec.layers):
+                image = sites.get((layer, site))
+                part = None if image is None else (*image.a.unbind(1), *image.b)[index]
+                sums.append(0 if part is None else int(row_sums(part.contiguous().unsqueeze(0))[0]))
+    return tuple(sums)
 
 
 def build_image(
@@ -111,7 +133,7 @@ def build_image(
     if placed != len(plan.modules):
         raise _failed(digest, f"{placed} of {len(plan.modules)} modules have a place in the base; register it again")
     nbytes = sum(image.nbytes for image in sites.values())
-    return DeviceImage(digest, plan.rank, dtype, sites, nbytes, checksum(sites))
+    return DeviceImage(digest, plan.rank, dtype, sites, nbytes, checksum(sites), operand_sums(sites, spec))
 
 
 def image_builder(spec: DecoderSpec, dtype: torch.dtype) -> Callable[[Path, AdapterPlan, AdapterDigest], DeviceImage]:
@@ -149,4 +171,4 @@ def _failed(digest: AdapterDigest, why: str) -> AdapterLoadFailed:
     return AdapterLoadFailed(f"adapter {digest}: {why}", metadata={"adapter": digest})
 
 
-__all__ = ["DTYPES", "DeviceImage", "SiteImage", "build_image", "checksum", "image_builder"]
+__all__ = ["DTYPES", "DeviceImage", "SiteImage", "build_image", "checksum", "image_builder", "operand_sums", "row_sums"]

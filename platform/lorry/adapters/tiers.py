@@ -124,6 +124,12 @@ class HostTierStore(Generic[I]):
             )
         return image
 
+    def discard(self, digest: AdapterDigest) -> None:
+        """Its image turned out to be damaged: forget it, retained or not. The next ``ensure`` brings it anew."""
+        with self._lock:
+            self._images.pop(digest, None)
+            self._admit_waiting()
+
     def state(self) -> dict[str, Any]:
         """Bounded JSON for operators and tests."""
         with self._lock:

@@ -57,7 +57,9 @@ class HomeLock:
         self._file: int | None = None
 
     def __enter__(self) -> Self:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # It holds secrets, prompts' bills and tenants' adapters, and may have been made by somebody else.
+        self._path.parent.chmod(0o700)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

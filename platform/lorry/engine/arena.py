@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lorry.adapters.image import DeviceImage
+from lorry.adapters.image import DeviceImage, row_sums
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, Generation, SlotId
 from lorry.layers.sites import SITE_SLICES, Site
@@ -78,37 +78,39 @@ class AdapterArena:
         """Copies the image into its chunks, then publishes the slot. Raises AdapterLoadFailed, nothing
         published, where image and plan disagree or the host copy is damaged."""
         rows = [c * self._chunk_rank + i for c in load.chunks for i in range(self._chunk_rank)]
-        if image.digest != load.digest or image.rank > len(rows):
+        if image.digest != load.digest or image.rank > len(rows) or image.dtype != torch.float32:
             raise AdapterLoadFailed(
-                f"adapter {load.digest}: the host image is {image.digest}, rank {image.rank}, for {len(rows)} rows"
+                f"adapter {load.digest}: the host image is {image.digest}, {image.dtype}, rank {image.rank}, for "
+                f"{len(rows)} float32 rows"
             )
         self._slots.pop(load.slot, None)
-        index = slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else torch.tensor(rows)
+        every, used = _index(rows), _index(rows[: image.rank])
         for site in Site:
-            self._a[site][:, :, index] = 0.0
+            self._a[site][:, :, every] = 0.0
             for target in self._b[site]:
-                target[:, index] = 0.0
-        used = rows[: image.rank]
-        index = slice(used[0], used[-1] + 1) if used == list(range(used[0], used[-1] + 1)) else torch.tensor(used)
+                target[:, every] = 0.0
         for (layer, site), part in image.sites.items():
-            self._a[site][layer][:, index] = part.a.transpose(0, 1).to(torch.float32)
+            self._a[site][layer][:, used] = part.a.transpose(0, 1)
             for target, source in zip(self._b[site], part.b, strict=True):
                 if source is not None:
-                    target[layer, index] = source.to(torch.float32)
-        self._slots[load.slot] = SlotEntry(load.generation, load.digest, tuple(rows), self._sums(rows))
+                    target[layer, used] = source
+        sums = self._sums(rows)
+        if sums != image.sums:
+            raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
+        self._slots[load.slot] = SlotEntry(load.generation, load.digest, tuple(rows), sums)
         self._verified_at[load.slot] = step
 
     def unload(self, slot: SlotId) -> None:
         self._slots.pop(slot, None)
         self._verified_at.pop(slot, None)
 
-    def verify(self, slot: SlotId, step: int, max_age_steps: int = 0) -> None:
-        """Reads the slot's bytes again and compares. Raises SlotIntegrity and unpublishes the slot where
-        they changed. Skipped if it was done at most ``max_age_steps`` before ``step``."""
+    def verify(self, slot: SlotId, step: int) -> None:
+        """Reads the slot's bytes again and compares, once a step at most. Raises SlotIntegrity and unpublishes the
+        slot where they changed."""
         entry = self._slots.get(slot)
         if entry is None:
             raise SlotIntegrity(f"slot {slot} is empty")
-        if step - self._verified_at.get(slot, -(1 << 60)) <= max_age_steps:
+        if self._verified_at.get(slot) == step:
             return
         if self._sums(entry.rows) != entry.sums:
             self.unload(slot)
@@ -126,18 +128,20 @@ class AdapterArena:
                 raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
 
     def _sums(self, rows: Sequence[int]) -> tuple[int, ...]:
-        """Wrapping int64 sums of the raw bytes, one for each operand, layer and half of the rows: swapped or
-        overwritten rows of another adapter change them."""
+        """As ``lorry.adapters.image.operand_sums``, of what lies in the rows now: swapped or overwritten bytes of
+        another adapter change them."""
+        index = _index(rows)
         sums: list[Tensor] = []
-        low, high = min(rows), max(rows) + 1
-        index = slice(low, high) if high - low == len(rows) else torch.tensor(rows)
-        for site in Site:
-            slices = [self._a[site][:, s] for s in range(len(SITE_SLICES[site]))]
-            for operand in (*slices, *self._b[site]):
-                own = operand[:, index]
-                width = torch.int64 if own.shape[-1] % 2 == 0 else torch.int32
-                sums.append(own.view(width).flatten(1).sum(1))
+        for site, names in SITE_SLICES.items():
+            slices = [self._a[site][:, s] for s in range(len(names))]
+            sums.extend(row_sums(operand[:, index]) for operand in (*slices, *self._b[site]))
         return tuple(torch.cat(sums).tolist())
+
+
+def _index(rows: Sequence[int]) -> slice | Tensor:
+    """A slice where the rows are one ascending run, which needs no copy."""
+    low, high = rows[0], rows[-1] + 1
+    return slice(low, high) if list(rows) == list(range(low, high)) else torch.tensor(rows)
 
 
 __all__ = ["AdapterArena", "SlotEntry"]

@@ -31,12 +31,14 @@ from lorry.engine.output import OutputStream, ProvenanceOf
 from lorry.engine.runner import CpuRunner
 from lorry.errors import (
     EngineUnavailable,
+    InternalError,
     InvalidRequest,
     LorryError,
     NonFiniteLogits,
     SlotIntegrity,
 )
 from lorry.ids import AdapterDigest, BaseDigest, RequestId
+from lorry.request import check_params
 from lorry.scheduler import Ending, FirstStep, ScheduledRequest, Scheduler, SequenceUpdate
 from lorry.scheduler.plan import StepPlan, StepResult
 from lorry.text import Tokenizer
@@ -77,8 +79,10 @@ class EngineCore:
         self._condition = threading.Condition()
         self._woken = False
         self._stopping = False
+        self._ended = False
         self._alive = False
         self._sink: Sink = lambda outcomes: None
+        self._on_end: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="lorry-engine", daemon=True)
         self._counters = EngineCounters()
         self._listeners: tuple[Listener, ...] = (self._counters, *listeners)
@@ -88,8 +92,9 @@ class EngineCore:
         """False before ``start``, after ``stop``, and after a fault that ended the loop."""
         return self._alive
 
-    def start(self, sink: Sink) -> None:
-        self._sink = sink
+    def start(self, sink: Sink, on_end: Callable[[], None] = lambda: None) -> None:
+        """``sink`` gets the outcomes of each step, ``on_end`` is called once, last; both on the loop's thread."""
+        self._sink, self._on_end = sink, on_end
         self._alive = True
         self._thread.start()
 
@@ -123,7 +128,10 @@ class EngineCore:
         return answer
 
     def _tell(self, message: _Message) -> None:
+        """Raises EngineUnavailable for a request that nobody would answer any more."""
         with self._condition:
+            if self._ended and isinstance(message, tuple):
+                raise EngineUnavailable("the engine has stopped; try again", retry_after_s=1.0)
             self._inbox.append(message)
             self._condition.notify()
 
@@ -158,7 +166,9 @@ class EngineCore:
             request, arrived = item
             try:
                 self._admit(request, arrived)
-            except LorryError as error:
+            except Exception as fault:
+                # Nothing of the request is held yet (`add` comes last), so it alone ends, whatever it was.
+                error = fault if isinstance(fault, LorryError) else _unforeseen(request, fault)
                 self._emit(RequestRefused(request.request_id, request.tenant, error.reason, self._clock()))
                 outcomes.append((request.request_id, error))
         return outcomes
@@ -169,6 +179,8 @@ class EngineCore:
         wrong = next((t for t in request.prompt if not 0 <= t < self._vocabulary), None)
         if wrong is not None:
             raise InvalidRequest.field("token_ids", f"{wrong} is not a token id; ids are 0 to {self._vocabulary - 1}")
+        check_params(request.sampling, request.stopping)
+        stream = OutputStream(self._tokenizer, request.prompt, request.stopping)
         self._scheduler.add(
             ScheduledRequest(
                 request_id=request.request_id,
@@ -182,7 +194,7 @@ class EngineCore:
                 reject_cold=request.reject_cold,
             )
         )
-        self._streams[request.request_id] = OutputStream(self._tokenizer, request.prompt, request.stopping)
+        self._streams[request.request_id] = stream
         digest = request.adapter.digest if request.adapter else None
         self._emit(RequestAdmitted(request.request_id, request.tenant, digest, len(request.prompt), arrived))
 
@@ -286,18 +298,24 @@ class EngineCore:
             log.exception("the engine's step loop ended")
             error = EngineUnavailable("the engine failed; try again", retry_after_s=1.0)
         self._alive = False
-        self._sink([(request_id, error) for request_id in self._leave()])
+        left = self._leave()
+        try:
+            self._sink([(request_id, error) for request_id in left])
+        finally:
+            self._on_end()
 
     def _leave(self) -> list[RequestId]:
-        """Every request that will get no further event, and answers no state question any more."""
-        left = list(self._streams)
-        while self._inbox:
-            item = self._inbox.popleft()
-            if isinstance(item, Future):
-                item.cancel()
-            elif not isinstance(item, str):
-                left.append(item[0].request_id)
-        return left
+        """Every request that will get no further event. From here on none is taken."""
+        with self._condition:
+            self._ended = True
+            left = list(self._streams)
+            while self._inbox:
+                item = self._inbox.popleft()
+                if isinstance(item, Future):
+                    item.cancel()
+                elif not isinstance(item, str):
+                    left.append(item[0].request_id)
+            return left
 
     def _idle(self) -> None:
         with self._condition:
@@ -308,6 +326,11 @@ class EngineCore:
             timeout = None if due is None else max(0.0, due - self._clock())
             self._condition.wait(timeout)
             self._woken = False
+
+
+def _unforeseen(request: EngineRequest, fault: Exception) -> LorryError:
+    log.error("request %s could not be admitted", request.request_id, exc_info=fault)
+    return InternalError(f"request {request.request_id} could not be admitted; it is logged under this id")
 
 
 __all__ = ["EngineCore", "Outcome", "Sink"]

@@ -42,6 +42,8 @@ class EngineProcess:
                 stdout=log,
                 stderr=log,
                 env=self._environment(),
+                # Ctrl-C goes to the terminal's whole group: the parent drains first and then ends this child.
+                start_new_session=True,
             )
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(to_plain(self._config)).encode() + b"\n")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished
 from lorry.engine.core import EngineCore, Outcome
-from lorry.errors import EngineUnavailable, InvalidRequest, LorryError
+from lorry.errors import AlreadyExists, EngineUnavailable, LorryError
 from lorry.ids import RequestId
 
 
@@ -21,8 +23,12 @@ class LocalEngine(EngineClient):
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._readers: dict[RequestId, asyncio.Queue[EngineEvent | LorryError]] = {}
+        self._live: set[RequestId] = set()
+        self._calls = itertools.count()
         self._closed = False
-        core.start(self._sink)
+        self.ended = asyncio.Event()
+        """Set when the step loop has ended, by ``close`` or by a fault."""
+        core.start(self._sink, self._note_end)
 
     async def info(self) -> EngineInfo:
         if self._closed or not self._core.alive:
@@ -32,13 +38,16 @@ class LocalEngine(EngineClient):
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
         if self._closed or not self._core.alive:
             raise EngineUnavailable("the engine has stopped", retry_after_s=1.0)
-        if request.request_id in self._readers:
-            raise InvalidRequest.field("request_id", f"{request.request_id!r} is in use; choose another")
+        if request.request_id in self._live:
+            raise AlreadyExists(f"request_id {request.request_id!r} is in use by a live request; choose another")
+        # The core knows calls, each once: what is still on its way for an id that ended reaches no later request.
+        call = RequestId(f"{request.request_id}#{next(self._calls)}")
         queue: asyncio.Queue[EngineEvent | LorryError] = asyncio.Queue()
-        self._readers[request.request_id] = queue
+        self._live.add(request.request_id)
+        self._readers[call] = queue
         done = False
         try:
-            self._core.submit(request)
+            self._core.submit(replace(request, request_id=call))
             while not done:
                 event = await queue.get()
                 if isinstance(event, LorryError):
@@ -47,9 +56,10 @@ class LocalEngine(EngineClient):
                 done = isinstance(event, Finished)
                 yield event
         finally:
-            self._readers.pop(request.request_id, None)
+            self._readers.pop(call, None)
+            self._live.discard(request.request_id)
             if not done:
-                self._core.abort(request.request_id)
+                self._core.abort(call)
 
     async def state(self) -> dict[str, Any]:
         try:
@@ -76,6 +86,12 @@ class LocalEngine(EngineClient):
         except RuntimeError:
             # The loop is gone: there is nobody left to tell, and the core is about to be stopped.
             return
+
+    def _note_end(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self.ended.set)
+        except RuntimeError:
+            return  # as in _sink
 
     def _deliver(self, outcomes: Sequence[Outcome]) -> None:
         for request_id, event in outcomes:

@@ -34,9 +34,11 @@ from lorry.text import Tokenizer
 
 
 class ImageTier(HostTier[AdapterRef], Protocol):
-    """A host tier that can also hand out what it holds."""
+    """A host tier that can also hand out what it holds, and forget what turned out to be damaged."""
 
     def image(self, digest: AdapterDigest) -> DeviceImage | None: ...
+
+    def discard(self, digest: AdapterDigest) -> None: ...
 
 
 def end_ids(base_dir: Path, spec: DecoderSpec) -> tuple[int, ...]:
@@ -81,7 +83,7 @@ def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
     decoder = Decoder(spec, load_tensors(config.base_dir, spec, DTYPES[config.dtype]))
     kv = KVView.allocate(spec, ledger.split.pages, memory.page_tokens)
     arena = AdapterArena(spec, ledger.split.chunks, memory.chunk_rank)
-    runner = CpuRunner(decoder, kv, arena, host.image)
+    runner = CpuRunner(decoder, kv, arena, host.image, host.discard)
     scheduler = Scheduler(
         limits,
         ledger,
@@ -111,10 +113,11 @@ def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
 
 def _warm_up(runner: CpuRunner, page_tokens: int) -> None:
     """One prefill and one decode step, so that no first request pays for lazy initialisation."""
-    new = NewSequence(SequenceId(-1), (0,) * 8, 8, SamplingParams(temperature=0.0))
-    steps = [(0, 8), (8, 1)]
-    for number, (start, length) in enumerate(steps):
-        row = SequenceStep(SequenceId(-1), start, length, 1, BASE_SLOT, Generation(0), None, (PageId(0), PageId(1)))
+    length = 2
+    table = tuple(PageId(page) for page in range(-(-(length + 1) // page_tokens)))
+    new = NewSequence(SequenceId(-1), (0,) * length, length, SamplingParams(temperature=0.0))
+    for number, (start, count) in enumerate([(0, length), (length, 1)]):
+        row = SequenceStep(SequenceId(-1), start, count, 1, BASE_SLOT, Generation(0), None, table)
         runner.submit(StepPlan(-2 + number, (), (new,) if number == 0 else (), (), (), (row,)))
     runner.submit(StepPlan(-1, (SequenceId(-1),), (), (), (), ()))
 

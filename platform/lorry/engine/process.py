@@ -7,7 +7,6 @@ why it is not an argument) and serves until standard input closes or a signal co
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import signal
@@ -16,8 +15,9 @@ import sys
 from lorry.config import EngineConfig, from_plain
 
 
-async def serve(config: EngineConfig, address: str) -> None:
-    """Builds the engine, serves it, and returns when the parent closes the pipe or a signal comes."""
+async def serve(config: EngineConfig, address: str) -> int:
+    """Builds the engine, serves it, and returns 0 when the parent closes the pipe or a signal comes, 1 when the step
+    loop has ended by a fault: whoever waits for this process can start another."""
     # Heavy imports stay behind the argument check, so that a usage error answers at once.
     from lorry.engine.build import build_engine
     from lorry.engine.transport_grpc import serve_engine
@@ -28,13 +28,15 @@ async def serve(config: EngineConfig, address: str) -> None:
         loop.add_signal_handler(name, stop.set)
     engine = build_engine(config)
     server = await serve_engine(engine, address)
-    watcher = asyncio.create_task(_parent_gone(stop))
+    parent = asyncio.create_task(_parent_gone(stop))
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(engine.ended.wait())]
     try:
-        await stop.wait()
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return 1 if engine.ended.is_set() else 0
     finally:
-        watcher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watcher
+        for task in (parent, *waits):
+            task.cancel()
+        await asyncio.gather(parent, *waits, return_exceptions=True)
         await server.stop(1.0)
         await engine.close()
 
@@ -58,8 +60,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     line = sys.stdin.buffer.readline()
     config = from_plain(EngineConfig, json.loads(line))
-    asyncio.run(serve(config, sys.argv[1]))
-    return 0
+    return asyncio.run(serve(config, sys.argv[1]))
 
 
 __all__ = ["main", "serve"]

@@ -21,9 +21,6 @@ from lorry_kernels.cpu import RowSampling, plan_decode, route, sample
 
 log = logging.getLogger(__name__)
 
-# A slot that has been read in full this many steps ago is read again before a sequence starts on it.
-VERIFY_AGE_STEPS = 16
-
 
 @dataclass(slots=True)
 class _Sequence:
@@ -42,7 +39,10 @@ class StepHandle:
 
 
 class CpuRunner:
-    """``submit`` then ``collect``, one step at a time, on one thread."""
+    """``submit`` then ``collect``, one step at a time, on one thread.
+
+    ``image`` hands out host images, ``discard`` makes the host tier fetch one anew that could not be loaded.
+    """
 
     def __init__(
         self,
@@ -50,12 +50,14 @@ class CpuRunner:
         kv: KVView,
         arena: AdapterArena,
         image: Callable[[AdapterDigest], DeviceImage | None],
+        discard: Callable[[AdapterDigest], None] = lambda digest: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._decoder = decoder
         self._kv = kv
         self._arena = arena
         self._image = image
+        self._discard = discard
         self._clock = clock
         self._sequences: dict[SequenceId, _Sequence] = {}
 
@@ -98,6 +100,7 @@ class CpuRunner:
                 self._arena.load(load, image, plan.step)
             except LorryError as error:
                 self._arena.unload(load.slot)
+                self._discard(load.digest)
                 failed.append((load.slot, error.message))
         return failed
 
@@ -110,7 +113,7 @@ class CpuRunner:
                 continue
             state.started = True
             try:
-                self._arena.verify(step.slot, plan.step, VERIFY_AGE_STEPS)
+                self._arena.verify(step.slot, plan.step)
             except SlotIntegrity as error:
                 log.error("step %d: %s", plan.step, error)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -14,7 +16,7 @@ import grpc.aio
 from lorry.api.status import error_from_rpc
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished, Tokens
 from lorry.engine.transport_codec import error_from_proto, events_from_proto, info_from_proto, request_to_proto
-from lorry.errors import AlreadyExists, DeadlineExceeded, EngineUnavailable, LorryError, RequestCancelled, Unavailable
+from lorry.errors import DeadlineExceeded, EngineUnavailable, LorryError, RequestCancelled, Unavailable
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 
@@ -35,10 +37,16 @@ _OPTIONS = [
 ]
 
 
-class _Mailbox:
-    """What has come for one request and has not been read. Fed and read on one loop."""
+_UNREACHABLE = "the engine cannot be reached; try again"
+"""What clients are told: where the engine listens is for the log."""
+_log = logging.getLogger(__name__)
 
-    def __init__(self) -> None:
+
+class _Mailbox:
+    """What has come for one call and has not been read. Fed and read on one loop."""
+
+    def __init__(self, call: int) -> None:
+        self.call = call
         self._events: deque[EngineEvent] = deque()
         self._error: LorryError | None = None
         self._wake = asyncio.Event()
@@ -80,44 +88,52 @@ class _Mailbox:
 
 
 class _Link:
-    """One Connect stream. Once broken it stays so; the client then opens another."""
+    """One Connect stream. Once broken it stays so; the client then opens another.
+
+    Calls are numbered from 1 and everything is filed by that number: a request id that comes again is another call.
+    Submissions and aborts leave in the order in which they were made.
+    """
 
     def __init__(self, stub: Any, stall_s: float) -> None:
         self._call = stub.Connect()
         self._stall_s = stall_s
-        self._boxes: dict[str, _Mailbox] = {}
-        self._submits: list[pb.EngineRequest] = []
-        self._aborts: list[str] = []
+        self._boxes: dict[int, _Mailbox] = {}
+        self._count = 0
+        self._due: list[pb.EngineRequest | int] = []
         self._wake = asyncio.Event()
         self.broken = False
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     def submit(self, request: EngineRequest) -> _Mailbox:
-        if request.request_id in self._boxes:
-            raise AlreadyExists(f"request_id: {request.request_id} is running on this engine; mint a new one")
-        box = self._boxes[request.request_id] = _Mailbox()
-        self._submits.append(request_to_proto(request))
+        """Raises ValueError or TypeError for a request that has no encoding; nothing is sent then."""
+        self._count += 1
+        message = request_to_proto(request, self._count)
+        box = self._boxes[self._count] = _Mailbox(self._count)
+        self._due.append(message)
         self._wake.set()
         return box
 
-    def release(self, request_id: str) -> None:
-        """The reader is gone: the engine is told, unless the request had ended."""
-        if self._boxes.pop(request_id, None) is not None and not self.broken:
-            self._aborts.append(request_id)
+    def release(self, call: int) -> None:
+        """The reader is gone: the engine is told, unless the call had ended."""
+        if self._boxes.pop(call, None) is not None and not self.broken:
+            self._due.append(call)
             self._wake.set()
 
     def snap(self, why: str, drop: bool = False) -> None:
-        """Ends every request that the stream carried."""
+        """Ends every call that the stream carried, and the stream. Idempotent."""
+        if self.broken:
+            return
         self.broken = True
         boxes, self._boxes = self._boxes, {}
         for box in boxes.values():
             box.fail(EngineUnavailable(why, retry_after_s=1.0), drop)
+        self._call.cancel()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
 
     async def close(self) -> None:
         self.snap("the connection to the engine was closed", drop=True)
-        self._call.cancel()
-        for task in self._tasks:
-            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read(self) -> None:
@@ -128,12 +144,16 @@ class _Link:
                 for output in response.outputs:
                     self._dispatch(output, now)
         except grpc.aio.AioRpcError as error:
-            why = f"the connection to the engine broke ({error.code().name}: {error.details()}); try again"
+            _log.warning("the connection to the engine broke: %s: %s", error.code().name, error.details())
+            why = _UNREACHABLE
+        except Exception:
+            _log.exception("an answer of the engine could not be read; its connection is ended")
+            why = _UNREACHABLE
         finally:
             self.snap(why)
 
     def _dispatch(self, output: pb.StepOutput, now: float) -> None:
-        box = self._boxes.get(output.request_id)
+        box = self._boxes.get(output.call)
         if box is None:
             return  # its reader has gone
         for event in events_from_proto(output):
@@ -141,10 +161,10 @@ class _Link:
         if output.HasField("error"):
             box.fail(error_from_proto(output.error))
         if output.HasField("error") or output.HasField("finished"):
-            del self._boxes[output.request_id]
+            del self._boxes[output.call]
         elif box.stalled(now, self._stall_s):
             box.fail(RequestCancelled(f"nothing was read for {self._stall_s:g} s; read the stream faster"), drop=True)
-            self.release(output.request_id)
+            self.release(output.call)
 
     async def _write(self) -> None:
         try:
@@ -152,14 +172,25 @@ class _Link:
                 await self._wake.wait()
                 self._wake.clear()
                 await asyncio.sleep(0)  # the rest of this turn's requests join the message
-                submits, self._submits = self._submits, []
-                aborts, self._aborts = self._aborts, []
-                if submits:
-                    await self._call.write(pb.ConnectRequest(submit=pb.SubmitBatch(requests=submits)))
-                if aborts:
-                    await self._call.write(pb.ConnectRequest(abort=pb.Abort(request_ids=aborts)))
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            self.snap("the connection to the engine broke; try again")
+                due, self._due = self._due, []
+                for message in _messages(due):
+                    await self._call.write(message)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            _log.warning("the connection to the engine broke: %s", error)
+        except Exception:
+            _log.exception("requests could not be sent to the engine; its connection is ended")
+        finally:
+            self.snap(_UNREACHABLE)
+
+
+def _messages(due: Sequence[pb.EngineRequest | int]) -> Iterator[pb.ConnectRequest]:
+    """Requests, and the numbers of calls to abort, in as few messages as keep their order."""
+    for aborts, run in itertools.groupby(due, lambda one: isinstance(one, int)):
+        if aborts:
+            yield pb.ConnectRequest(abort=pb.Abort(calls=[one for one in run if isinstance(one, int)]))
+        else:
+            requests = [one for one in run if not isinstance(one, int)]
+            yield pb.ConnectRequest(submit=pb.SubmitBatch(requests=requests))
 
 
 class GrpcEngineClient(EngineClient):
@@ -171,6 +202,7 @@ class GrpcEngineClient(EngineClient):
         self._channel: grpc.aio.Channel | None = None
         self._link: _Link | None = None
         self._closed = False
+        self._answered = False
 
     async def info(self) -> EngineInfo:
         return info_from_proto(await self._unary("GetInfo", pb.GetInfoRequest()))
@@ -191,7 +223,7 @@ class GrpcEngineClient(EngineClient):
                 if isinstance(event, Finished):
                     return
         finally:
-            link.release(request.request_id)
+            link.release(box.call)
 
     async def close(self) -> None:
         self._closed = True
@@ -215,14 +247,17 @@ class GrpcEngineClient(EngineClient):
 
     async def _unary(self, method: str, request: Any) -> Any:
         try:
-            return await getattr(self._stub(), method)(request, timeout=_RPC_S)
+            answer = await getattr(self._stub(), method)(request, timeout=_RPC_S)
+            self._answered = True
+            return answer
         except grpc.aio.AioRpcError as error:
             found = error_from_rpc(error)
             if type(found) is Unavailable or isinstance(found, DeadlineExceeded | RequestCancelled):
                 # The transport's own status: nobody is there to give a reason.
-                raise EngineUnavailable(
-                    f"the engine at {self._address} does not answer: {found.message}", retry_after_s=1.0
-                ) from error
+                level = logging.WARNING if self._answered else logging.DEBUG  # once, and not while it starts
+                self._answered = False
+                _log.log(level, "the engine at %s does not answer: %s", self._address, found.message)
+                raise EngineUnavailable(_UNREACHABLE, retry_after_s=1.0) from error
             raise found from error
 
 

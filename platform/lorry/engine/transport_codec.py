@@ -16,7 +16,8 @@ _SOON_S = 1e-9
 """On the wire a time of 0 is "no limit", so the shortest limit is this."""
 
 
-def request_to_proto(request: EngineRequest) -> pb.EngineRequest:
+def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
+    """``call`` is this request's number within its stream. Raises ValueError or TypeError for what has no encoding."""
     sampling, stopping = request.sampling, request.stopping
     message = pb.EngineRequest(
         request_id=request.request_id,
@@ -41,6 +42,7 @@ def request_to_proto(request: EngineRequest) -> pb.EngineRequest:
         deadline_seconds=_limit(request.deadline_s),
         queue_timeout_seconds=_limit(request.queue_timeout_s),
         reject_cold=request.reject_cold,
+        call=call,
     )
     if request.adapter is not None:
         message.adapter.sha256 = request.adapter.digest

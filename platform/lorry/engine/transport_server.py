@@ -14,7 +14,7 @@ from typing import Any
 import grpc.aio
 
 from lorry.api.status import abort_with
-from lorry.engine.contract import EngineClient, EngineEvent, EngineRequest, Finished
+from lorry.engine.contract import EngineClient, EngineRequest, Finished
 from lorry.engine.streams import closing
 from lorry.engine.transport_codec import add_event, error_to_proto, info_to_proto, request_from_proto
 from lorry.errors import EmptyStream, EngineUnavailable, InternalError, LorryError
@@ -41,17 +41,23 @@ class _Session:
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._outbox: dict[str, pb.StepOutput] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._outbox: dict[int, pb.StepOutput] = {}
+        self._last = 0
         self._wake = asyncio.Event()
 
     async def receive(self, requests: AsyncIterator[pb.ConnectRequest]) -> None:
+        """Returns when the stream ends, or at a call whose number was used: its output could reach the wrong reader."""
         async for message in requests:
             for submitted in message.submit.requests:
-                request = request_from_proto(submitted)
-                self._tasks[request.request_id] = asyncio.create_task(self._run(request))
-            for request_id in message.abort.request_ids:
-                if task := self._tasks.get(request_id):
+                call = submitted.call
+                if call <= self._last:
+                    _log.error("call %d came after call %d; this gateway's stream is ended", call, self._last)
+                    return
+                self._last = call
+                self._tasks[call] = asyncio.create_task(self._run(call, request_from_proto(submitted)))
+            for call in message.abort.calls:
+                if task := self._tasks.get(call):
                     task.cancel()
 
     async def send(self, context: _Context) -> None:
@@ -70,35 +76,32 @@ class _Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, request: EngineRequest) -> None:
+    async def _run(self, call: int, request: EngineRequest) -> None:
         request_id, finished = request.request_id, False
         try:
             async with closing(self._engine.generate(request)) as events:
                 async for event in events:
-                    self._put(request_id, event)
+                    add_event(self._output(call), event)
                     finished = isinstance(event, Finished)
             if not finished:
                 raise EmptyStream(f"the engine ended request {request_id} without Finished; report this as a bug")
         except LorryError as error:
-            self._fail(request_id, error)
+            self._fail(call, error)
         except Exception:
             _log.exception("request %s failed in the engine", request_id)
-            self._fail(request_id, InternalError(f"the engine failed on request {request_id}; its log says how"))
+            self._fail(call, InternalError(f"the engine failed on request {request_id}; its log says how"))
         finally:
-            self._tasks.pop(request_id, None)
+            self._tasks.pop(call, None)
 
-    def _output(self, request_id: str) -> pb.StepOutput:
-        output = self._outbox.get(request_id)
+    def _output(self, call: int) -> pb.StepOutput:
+        output = self._outbox.get(call)
         if output is None:
-            output = self._outbox[request_id] = pb.StepOutput(request_id=request_id)
+            output = self._outbox[call] = pb.StepOutput(call=call)
         self._wake.set()
         return output
 
-    def _put(self, request_id: str, event: EngineEvent) -> None:
-        add_event(self._output(request_id), event)
-
-    def _fail(self, request_id: str, error: LorryError) -> None:
-        self._output(request_id).error.CopyFrom(error_to_proto(error))
+    def _fail(self, call: int, error: LorryError) -> None:
+        self._output(call).error.CopyFrom(error_to_proto(error))
 
 
 class _Servicer(engine_pb2_grpc.EngineServiceServicer):

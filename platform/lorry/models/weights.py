@@ -11,6 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from lorry.errors import UnsupportedBase
+from lorry.layers.base_files import weight_files
 from lorry.layers.spec import DecoderSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -24,16 +25,6 @@ def read_spec(base_dir: Path) -> DecoderSpec:
     except (OSError, ValueError) as error:
         raise UnsupportedBase(f"base_dir: {path} cannot be read ({error}); give a Hugging Face model folder") from error
     return DecoderSpec.from_config(config)
-
-
-def _shards(base_dir: Path) -> list[Path]:
-    index = base_dir / "model.safetensors.index.json"
-    if index.exists():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        if any("/" in name or name.startswith(".") for name in names):
-            raise UnsupportedBase("model.safetensors.index.json: weight_map names a file outside the folder")
-        return [base_dir / name for name in names]
-    return [base_dir / "model.safetensors"]
 
 
 def _expected(spec: DecoderSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -58,9 +49,7 @@ def load_tensors(base_dir: Path, spec: DecoderSpec, dtype: torch.dtype) -> dict[
     if not spec.tied_head:
         wanted["lm_head.weight"] = (spec.vocabulary, spec.hidden)
     found: dict[str, Tensor] = {}
-    for shard in _shards(base_dir):
-        if not shard.exists():
-            raise UnsupportedBase(f"base_dir: {shard.name} is missing; download the whole model folder")
+    for shard in weight_files(base_dir):
         with safe_open(shard, framework="pt") as handle:
             for name in handle.keys():  # noqa: SIM118  safe_open is no mapping
                 if name.endswith("rotary_emb.inv_freq") or (spec.tied_head and name == "lm_head.weight"):
@@ -69,6 +58,8 @@ def load_tensors(base_dir: Path, spec: DecoderSpec, dtype: torch.dtype) -> dict[
                 if wanted.get(name) != tuple(tensor.shape):
                     want = wanted.get(name, "no such tensor")
                     raise UnsupportedBase(f"{name}: shape {tuple(tensor.shape)}, config.json asks for {want}")
+                if name in found:
+                    raise UnsupportedBase(f"{name}: in two shards, {shard.name} is the second; keep one of them")
                 found[name] = tensor.to(dtype)
     missing = sorted(set(wanted) - set(found))
     if missing:

@@ -9,7 +9,7 @@ import torch
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.arena import AdapterArena
 from lorry.engine.contract import EngineEvent, EngineRequest, Tokens
-from lorry.errors import SlotIntegrity
+from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import RequestId, SlotId, TenantId
 from lorry.request import SamplingParams, StoppingParams
 from tests.support.adapters import save_adapter
@@ -60,10 +60,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_swap_before_a_request_yields_no_token_and_is_healed_by_a_reload(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lorry.engine.runner.VERIFY_AGE_STEPS", 0)
+async def test_a_swap_before_a_request_yields_no_token_and_is_healed_by_a_reload(folder: Path) -> None:
     async with running(engine_config(folder / "base")) as r:
         one, other = r.host.add(folder / "one"), r.host.add(folder / "other")
         before = await ask(r.engine, [1, 2, 3], one, 8)
@@ -77,7 +74,7 @@ async def test_a_swap_before_a_request_yields_no_token_and_is_healed_by_a_reload
         r.parts.arena.check_integrity()
 
 
-async def test_a_swap_while_an_answer_runs_ends_it_with_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_swap_while_an_answer_runs_ends_it_with_an_error(folder: Path) -> None:
     async with running(engine_config(folder / "base")) as r:
         one, other = r.host.add(folder / "one"), r.host.add(folder / "other")
         await ask(r.engine, [1, 2, 3], other, 4)
@@ -102,10 +99,23 @@ async def test_a_swap_while_an_answer_runs_ends_it_with_an_error(folder: Path, m
             await read_and_swap()
         assert swapped
         # The engine serves on. The other slot's damage is found by its next user; then both are read anew.
-        monkeypatch.setattr("lorry.engine.runner.VERIFY_AGE_STEPS", 0)
         with pytest.raises(SlotIntegrity):
             await ask(r.engine, [4], other, 4)
         await asyncio.gather(ask(r.engine, [4], None, 4), ask(r.engine, [4], one, 4), ask(r.engine, [4], other, 4))
+
+
+async def test_a_damaged_host_image_fails_one_load_and_is_brought_anew(folder: Path) -> None:
+    async with running(engine_config(folder / "base")) as r:
+        one = r.host.add(folder / "one")
+        r.host.ensure(one)
+        image = r.host.image(one.digest)
+        assert image is not None
+        next(iter(image.sites.values())).a[0, 0, 0] += 1.0
+        with pytest.raises(AdapterLoadFailed, match="damaged"):
+            await ask(r.engine, [1, 2, 3], one, 4)
+        healed = await ask(r.engine, [1, 2, 3], one, 4)
+        assert healed.finished.provenance.adapter == one.digest
+        assert (await r.engine.state())["failed_loads"] == 1
 
 
 async def test_an_overwritten_generation_is_never_run(folder: Path) -> None:

@@ -50,6 +50,8 @@ Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
 
 @_typing.final
 class SubmitBatch(_message.Message):
+    """Requests and aborts take effect in the order in which they come."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUESTS_FIELD_NUMBER: _builtins.int
@@ -72,17 +74,17 @@ Global___SubmitBatch: _TypeAlias = SubmitBatch  # noqa: Y015
 class Abort(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def calls(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
-        request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        calls: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_ids", b"request_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -94,19 +96,19 @@ class Credit(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.str
+    call: _builtins.int
     deltas: _builtins.int
     def __init__(
         self,
         *,
-        request_id: _builtins.str = ...,
+        call: _builtins.int = ...,
         deltas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deltas", b"deltas", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "deltas", b"deltas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -126,7 +128,9 @@ class EngineRequest(_message.Message):
     DEADLINE_SECONDS_FIELD_NUMBER: _builtins.int
     QUEUE_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     REJECT_COLD_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
+    """For people: logs and state. It may come again, a call does not."""
     tenant_id: _builtins.str
     """Opaque to the engine: fairness and, later, the cache's salt."""
     base_sha256: _builtins.str
@@ -135,6 +139,8 @@ class EngineRequest(_message.Message):
     """Seconds left until the client's deadline when the gateway sent this; 0 is none."""
     queue_timeout_seconds: _builtins.float
     reject_cold: _builtins.bool
+    call: _builtins.int
+    """Counts up from 1 within a stream: what outputs, aborts and credits name."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -158,10 +164,11 @@ class EngineRequest(_message.Message):
         deadline_seconds: _builtins.float = ...,
         queue_timeout_seconds: _builtins.float = ...,
         reject_cold: _builtins.bool = ...,
+        call: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "base_sha256", b"base_sha256", "deadline_seconds", b"deadline_seconds", "prompt_token_ids", b"prompt_token_ids", "queue_timeout_seconds", b"queue_timeout_seconds", "reject_cold", b"reject_cold", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "base_sha256", b"base_sha256", "call", b"call", "deadline_seconds", b"deadline_seconds", "prompt_token_ids", b"prompt_token_ids", "queue_timeout_seconds", b"queue_timeout_seconds", "reject_cold", b"reject_cold", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,13 +322,13 @@ class StepOutput(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
     STARTED_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.str
+    call: _builtins.int
     text: _builtins.str
     @_builtins.property
     def started(self) -> Global___Started:
@@ -338,7 +345,7 @@ class StepOutput(_message.Message):
     def __init__(
         self,
         *,
-        request_id: _builtins.str = ...,
+        call: _builtins.int = ...,
         started: Global___Started | None = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         text: _builtins.str = ...,
@@ -347,7 +354,7 @@ class StepOutput(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finished", b"finished", "started", b"started"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finished", b"finished", "request_id", b"request_id", "started", b"started", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "error", b"error", "finished", b"finished", "started", b"started", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
