@@ -56,7 +56,6 @@ async def test_flush_sends_tokens_as_they_come_and_its_absence_coalesces(world: 
         return [len(m.delta.token_ids) for m in answer.messages if m.WhichOneof("event") == "delta"]
 
     flushed, coalesced = await sizes(True), await sizes(False)
-    assert flushed[0] == coalesced[0] == 1, "the first token waits for nothing"
     assert statistics.median(flushed) == 1
     assert len(coalesced) < len(flushed)
 

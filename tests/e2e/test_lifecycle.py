@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,15 +145,23 @@ def serving(home: Path, base: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", "import sys; from lorry.cli import main; sys.exit(main())", "serve"]
     command += ["--home", str(home), "--base", str(base), "--port", "0", "--dtype", "float32"]
     command += ["--memory-budget-mb", "16"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    # A short name, since a socket lies below it; what a killed process leaves there goes with it.
+    with tempfile.TemporaryDirectory(prefix="e2e-") as temporary:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "TMPDIR": temporary},
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 def read_until_ready(process: subprocess.Popen[str]) -> str:

@@ -14,6 +14,9 @@ from lorry.engine.contract import EngineInfo
 from lorry.engine.transport_grpc import GrpcEngineClient
 from lorry.errors import EngineUnavailable
 
+_SECRETS = frozenset({"LORRY_KEY_PEPPER", "LORRY_KV_SALT"})
+"""As ``lorry.registry.secretfiles`` names them; the engine knows no tenant's key."""
+
 
 class EngineProcess:
     """One child. It ends by itself when this process goes, since its standard input closes then."""
@@ -88,9 +91,9 @@ class EngineProcess:
                 await asyncio.sleep(0.1)
 
     def _environment(self) -> dict[str, str]:
-        """Thread settings must be in the environment before torch is imported."""
+        """Thread settings must be in the environment before torch is imported. The registry's secrets stay out."""
         chosen = {"GOMP_SPINCOUNT": str(self._config.spin_count), "OMP_NUM_THREADS": str(self._config.threads)}
-        return chosen | dict(os.environ)
+        return chosen | {name: value for name, value in os.environ.items() if name not in _SECRETS}
 
     def _open_log(self) -> BinaryIO:
         self._log_file.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from lorry.api.status import bearer_token
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.engine.contract import EngineRequest
 from lorry.errors import DeadlineExceeded, InvalidRequest
-from lorry.gateway.checks import CheckedFields, Violations, check_chat, check_fields
+from lorry.gateway.checks import CheckedFields, Violations, check_fields, check_text
 from lorry.gateway.ports import SnapshotSource
 from lorry.gateway.prompts import prompt_ids
 from lorry.gateway.routes import EngineRoutes, Route
@@ -70,9 +70,10 @@ class Admission:
         check_served(message)
         resolution = self.resolve(snapshot, caller, "model", message.model, message.expected_sha256)
         route = await self.routes.route(resolution.base)
-        fields = check_fields(message, route.tokenizer.vocabulary)
+        fields = check_fields(message, route.tokenizer.vocabulary, route.context_tokens)
         prompt = await prompt_ids(message, route.tokenizer, self.pool)
-        max_tokens, source = self._max_tokens(fields, len(prompt), route.context_tokens)
+        source_field = message.WhichOneof("input") or "prompt"
+        max_tokens, source = self._max_tokens(fields, source_field, len(prompt), route.context_tokens)
         if fields.min_tokens > max_tokens:
             raise InvalidRequest.field(
                 "stopping.min_tokens", f"{fields.min_tokens}, but only {max_tokens} tokens are left; lower it"
@@ -112,22 +113,21 @@ class Admission:
         _, snapshot, caller = self.authenticate(context)
         resolution = self.resolve(snapshot, caller, "model", message.model)
         bad = Violations()
-        match message.WhichOneof("input"):
-            case None:
-                bad.add("prompt", "no input; send one of prompt and chat")
-            case "chat":
-                check_chat(message.chat, bad)
-            case "prompt" if not message.prompt:
-                bad.add("prompt", "empty; send at least one character")
+        if message.WhichOneof("input") is None:
+            bad.add("prompt", "no input; send one of prompt and chat")
+        check_text(message, bad)
         bad.raise_if_any()
         route = await self.routes.route(resolution.base)
         return await prompt_ids(message, route.tokenizer, self.pool)
 
-    def _max_tokens(self, fields: CheckedFields, prompt: int, context: int) -> tuple[int, pb.MaxTokensSource.ValueType]:
+    def _max_tokens(
+        self, fields: CheckedFields, field: str, prompt: int, context: int
+    ) -> tuple[int, pb.MaxTokensSource.ValueType]:
+        """``field`` is where the prompt came from."""
         room, cap, asked = context - prompt, self.max_tokens_cap, fields.max_tokens
         if room < 1:
             raise InvalidRequest.field(
-                "prompt", f"{prompt} tokens leave no room in the model's context of {context}; shorten it"
+                field, f"{prompt} tokens leave no room in the model's context of {context}; shorten it"
             )
         if asked is None:
             if cap is not None and cap < room:

@@ -93,11 +93,13 @@ class Calls:
             raise
         finally:
             self._live.remove(live)
-            if not call.settled:
-                self._counters.aborts += outcome == "CANCELLED"
-                if call.handed:
-                    self._usage.post(self._row(call, outcome, call.handed, 0))
-            await relay.close()
+            try:
+                if not call.settled:
+                    self._counters.aborts += outcome == "CANCELLED"
+                    if call.handed:
+                        self._usage.post(self._row(call, outcome, call.handed, 0))
+            finally:
+                await relay.close()
 
     async def settle(self, call: Call, finished: Finished) -> None:
         """The bill of a request that finished, durable when this returns: only then may its end be sent."""

@@ -1,4 +1,7 @@
-"""Every field of a GenerateRequest against its documented range; all violations are reported at once."""
+"""Every field of a GenerateRequest against its documented range; all violations are reported at once.
+
+Repeated fields are counted before anything looks at their items, so a request's cost here is bounded.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,15 @@ from lorry.request import SamplingParams
 
 STOPS_MAX = 16
 STOP_CHARS_MAX = 256
+STOP_IDS_MAX = 256
+MESSAGES_MAX = 1024
+"""Of one chat."""
+INPUT_BYTES_MAX = 2 << 20
+"""Of a prompt, or of a chat with its roles: what the tokenizer is given at most."""
+CONTEXT_MAX = 1 << 20
+"""Token ids, where nothing says how many the model takes."""
+VIOLATIONS_MAX = 64
+"""More than a status has room for; what comes after them is not looked for."""
 ROLES = ("system", "user", "assistant")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _DURATION_MAX_S = 24 * 3600.0
@@ -34,13 +46,18 @@ class CheckedFields:
 
 
 class Violations:
-    """Collects, then raises InvalidRequest with all of them."""
+    """Collects, then raises InvalidRequest with all of them, or the first ``VIOLATIONS_MAX``."""
 
     def __init__(self) -> None:
         self._found: list[FieldViolation] = []
 
     def add(self, field: str, description: str) -> None:
-        self._found.append(FieldViolation(field, description))
+        if not self.full:
+            self._found.append(FieldViolation(field, description))
+
+    @property
+    def full(self) -> bool:
+        return len(self._found) >= VIOLATIONS_MAX
 
     def raise_if_any(self) -> None:
         if self._found:
@@ -48,12 +65,12 @@ class Violations:
             raise InvalidRequest(message, violations=self._found)
 
 
-def check_fields(request: pb.GenerateRequest, vocabulary: int) -> CheckedFields:
+def check_fields(request: pb.GenerateRequest, vocabulary: int, context_tokens: int = CONTEXT_MAX) -> CheckedFields:
     """Raises InvalidRequest naming each field that is out of its range, its value and what to send instead."""
     bad = Violations()
     if request.request_id and not _REQUEST_ID.fullmatch(request.request_id):
         bad.add("request_id", f"{request.request_id[:80]!r}; use 1 to 128 of A-Z a-z 0-9 . _ : - or leave it empty")
-    _check_input(request, vocabulary, bad)
+    _check_input(request, vocabulary, context_tokens, bad)
     sampling = _sampling(request.sampling, vocabulary, bad)
     stopping = request.stopping
     max_tokens = stopping.max_tokens if stopping.HasField("max_tokens") else None
@@ -66,7 +83,10 @@ def check_fields(request: pb.GenerateRequest, vocabulary: int) -> CheckedFields:
     for index, stop in enumerate(stopping.stop[:STOPS_MAX]):
         if not 1 <= len(stop) <= STOP_CHARS_MAX:
             bad.add(f"stopping.stop[{index}]", f"{len(stop)} characters; send 1 to {STOP_CHARS_MAX}")
-    _check_ids("stopping.stop_token_ids", stopping.stop_token_ids, vocabulary, bad)
+    if len(stopping.stop_token_ids) > STOP_IDS_MAX:
+        bad.add("stopping.stop_token_ids", f"{len(stopping.stop_token_ids)} ids; send at most {STOP_IDS_MAX}")
+    else:
+        _check_ids("stopping.stop_token_ids", stopping.stop_token_ids, vocabulary, bad)
     queue_timeout_s = None
     if request.HasField("queue_timeout"):
         queue_timeout_s = _seconds(request.queue_timeout)
@@ -86,27 +106,49 @@ def check_fields(request: pb.GenerateRequest, vocabulary: int) -> CheckedFields:
     )
 
 
-def check_chat(chat: pb.Chat, bad: Violations) -> None:
-    if not chat.messages:
+def check_text(message: pb.GenerateRequest | pb.CountTokensRequest, bad: Violations) -> None:
+    """``prompt`` or ``chat``, whichever is set."""
+    match message.WhichOneof("input"):
+        case "prompt":
+            if not message.prompt:
+                bad.add("prompt", "empty; send at least one character")
+            elif len(message.prompt.encode()) > INPUT_BYTES_MAX:
+                bad.add("prompt", f"above {INPUT_BYTES_MAX} bytes; shorten it")
+        case "chat":
+            _check_chat(message.chat, bad)
+
+
+def _check_chat(chat: pb.Chat, bad: Violations) -> None:
+    count = len(chat.messages)
+    if not count:
         bad.add("chat.messages", "empty; send at least one message")
+    if count > MESSAGES_MAX:
+        bad.add("chat.messages", f"{count} messages; send at most {MESSAGES_MAX}")
+        return
+    if chat.ByteSize() > INPUT_BYTES_MAX:
+        bad.add("chat.messages", f"{chat.ByteSize()} bytes; send at most {INPUT_BYTES_MAX}")
+        return
     for index, message in enumerate(chat.messages):
+        if bad.full:
+            return
         if message.role not in ROLES:
             bad.add(f"chat.messages[{index}].role", f"{message.role[:80]!r}; use one of {', '.join(ROLES)}")
 
 
-def _check_input(request: pb.GenerateRequest, vocabulary: int, bad: Violations) -> None:
+def _check_input(request: pb.GenerateRequest, vocabulary: int, context_tokens: int, bad: Violations) -> None:
     match request.WhichOneof("input"):
         case None:
             bad.add("prompt", "no input; send exactly one of prompt, chat and token_ids")
-        case "prompt":
-            if not request.prompt:
-                bad.add("prompt", "empty; send at least one character")
-        case "chat":
-            check_chat(request.chat, bad)
         case "token_ids":
-            if not request.token_ids.ids:
+            count = len(request.token_ids.ids)
+            if not count:
                 bad.add("token_ids", "empty; send at least one id")
+            if count >= context_tokens:
+                bad.add("token_ids", f"{count} ids leave no room in the model's context of {context_tokens}; send less")
+                return
             _check_ids("token_ids", request.token_ids.ids, vocabulary, bad)
+        case _:
+            check_text(request, bad)
 
 
 def _sampling(sampling: pb.SamplingParams, vocabulary: int, bad: Violations) -> SamplingParams:
@@ -139,4 +181,17 @@ def _seconds(duration: Duration) -> float:
     return duration.seconds + duration.nanos / 1e9
 
 
-__all__ = ["ROLES", "STOPS_MAX", "STOP_CHARS_MAX", "CheckedFields", "Violations", "check_chat", "check_fields"]
+__all__ = [
+    "CONTEXT_MAX",
+    "INPUT_BYTES_MAX",
+    "MESSAGES_MAX",
+    "ROLES",
+    "STOPS_MAX",
+    "STOP_CHARS_MAX",
+    "STOP_IDS_MAX",
+    "VIOLATIONS_MAX",
+    "CheckedFields",
+    "Violations",
+    "check_fields",
+    "check_text",
+]

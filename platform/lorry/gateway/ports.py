@@ -49,7 +49,8 @@ class UsageSink(Protocol):
         ...
 
     def post(self, row: UsageRow) -> None:
-        """Durable soon, without waiting: for requests that end without a StreamEnd."""
+        """Durable soon, without waiting: for requests that end without a StreamEnd. Raises InternalError once the
+        sink is closed."""
         ...
 
 

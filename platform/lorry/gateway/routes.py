@@ -31,7 +31,7 @@ class EngineRoutes:
         self._engines = tuple(engines)
         self._load = load
         self._known: dict[BaseDigest, tuple[EngineClient, EngineInfo, Tokenizer]] = {}
-        self._lock = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
 
     async def route(self, base: BaseModelEntry) -> Route:
         """Raises EngineUnavailable where no engine serves the base now, and ProvenanceMismatch where the
@@ -64,7 +64,13 @@ class EngineRoutes:
         return bool(self._engines)
 
     async def _ask(self) -> None:
-        async with self._lock:
+        """One round for all who wait for it, whatever its outcome; a caller that leaves does not end it."""
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._round())
+        await asyncio.shield(self._asking)
+
+    async def _round(self) -> None:
+        try:
             for engine in self._engines:
                 try:
                     info = await engine.info()
@@ -73,6 +79,8 @@ class EngineRoutes:
                 if info.base not in self._known:
                     tokenizer = await self._tokenizer(info.base_dir)
                     self._known[info.base] = (engine, info, tokenizer)
+        finally:
+            self._asking = None
 
     async def _tokenizer(self, folder: Path) -> Tokenizer:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ GENERATE = "lorry.api.v1.GenerateService"
 STALL_S = 30.0
 """A client that reads nothing for this long, while something waits for it, is cut."""
 _HEALTH_S = 1.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,10 @@ class GatewayServer:
     async def _watch_engines(self) -> None:
         while True:
             await asyncio.sleep(_HEALTH_S)
-            await self._report_engines()
+            try:
+                await self._report_engines()
+            except Exception:  # health must follow the engines again once this has passed
+                _log.exception("the engines' health could not be reported")
 
 
 def build_server(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -122,7 +121,7 @@ def _page_token(last: Resolution) -> str:
 def _read_page_token(token: str) -> str:
     try:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # also what base64 raises for other alphabets
         raise InvalidRequest.field("page_token", "not a token of ListModels; send next_page_token as it came") from None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,15 +21,14 @@ _log = logging.getLogger(__name__)
 class UsageSpool:
     """Appends rows to ``path`` (0600). Group commit: while one fsync runs, later rows gather for the next.
 
-    A process killed in the middle of a line leaves a torn one; the next start ends it, and readers skip it.
+    A group that cannot be written whole is taken back. A process killed in the middle of a line leaves a torn one;
+    the next row ends it, and readers skip it. Each group is written under ``spool_lock``.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")
+        self._closed = False
         self._rows: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._writer: asyncio.Task[None] | None = None
@@ -36,17 +37,24 @@ class UsageSpool:
 
     async def record(self, row: UsageRow) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(done)
         self.post(row)
+        self._waiting.append(done)
         await done
 
     def post(self, row: UsageRow) -> None:
+        if self._closed:
+            _log.error("usage %s came after the spool was closed and is lost", row.ledger_id)
+            raise InternalError(f"usage: {row.ledger_id} cannot be written, the gateway has stopped")
         self._rows.append(json.dumps(asdict(row), separators=(",", ":")).encode() + b"\n")
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
     async def close(self) -> None:
-        """Returns when everything posted is durable, or its failure has been told."""
+        """Returns when everything posted is durable, or its failure has been told. Idempotent; nothing is taken
+        from its call on."""
+        if self._closed:
+            return
+        self._closed = True
         if self._writer is not None:
             await self._writer
         os.close(self._file)
@@ -69,10 +77,29 @@ class UsageSpool:
                     done.set_result(None)
 
     def _commit(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
-        os.fsync(self._file)
+        with spool_lock(self._file):
+            size = os.fstat(self._file).st_size
+            if size and os.pread(self._file, 1, size - 1) != b"\n":
+                data = b"\n" + data
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._file, view) :]
+                os.fsync(self._file)
+            except OSError:
+                os.ftruncate(self._file, size)  # or the answers that were withheld would be billed
+                raise
+
+
+@contextmanager
+def spool_lock(file: int) -> Iterator[None]:
+    """Who holds it sees whole groups alone, durable ones, and may start the file anew. Between threads and processes,
+    each with a descriptor of its own; it is not to be held across an await."""
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def read_rows(path: Path) -> Iterator[UsageRow]:
@@ -98,4 +125,4 @@ class MemoryUsage:
         self.rows.append(row)
 
 
-__all__ = ["MemoryUsage", "UsageSpool", "read_rows"]
+__all__ = ["MemoryUsage", "UsageSpool", "read_rows", "spool_lock"]

@@ -29,6 +29,10 @@ class Running(Generic[R]):
     last_token_at: float = 0.0
     max_distinct: int = 0
     min_distinct: int = 0
+    stop_ids: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stop_ids = frozenset(self.entry.request.stopping.stop_token_ids)
 
     @property
     def digest(self) -> AdapterDigest | None:
@@ -78,7 +82,7 @@ class Running(Generic[R]):
         for token in tokens:
             before = len(self.output)
             self.output.append(token)
-            stops = token in stopping.stop_token_ids or (token in eos and not stopping.ignore_eos)
+            stops = token in self.stop_ids or (token in eos and not stopping.ignore_eos)
             if stops and before >= stopping.min_tokens:
                 return tuple(printed), self.ending("stop", token)
             printed.append(token)

@@ -14,13 +14,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lorry import errors
-from lorry.api.status import ErrorInterceptor
+from lorry.api.status import ErrorInterceptor, error_from_rpc
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.engine.fake import Fault, FaultKind
 from lorry.errors import LorryError
 from lorry.gateway import GatewayCounters, MemoryUsage
 from lorry.gateway.interceptors import EmptyStreamInterceptor
+from lorry.gateway.routes import EngineRoutes
 from lorry.ids import BaseDigest, TenantId
 from lorry.registry.entries import PinEntry, VersionState
 from tests.integration.gateway.world import BASE, CAPS, PIRATE, World, read, ref, request, until, world
@@ -343,3 +344,32 @@ async def test_an_engine_that_comes_back_with_another_base_is_asked_again(here: 
     assert type(error) is errors.EngineUnavailable
     assert "no engine serves" in error.message
     assert len(here.engine.seen) == seen
+
+
+async def test_health_follows_the_engines_again_after_a_look_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lorry.gateway.server._HEALTH_S", 0.0)
+    async with world() as here, asyncio.timeout(10):
+        looks, healthy = asyncio.Queue[None](), EngineRoutes.healthy
+
+        async def failing(routes: EngineRoutes) -> bool:
+            looks.put_nowait(None)
+            raise RuntimeError("unforeseen")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(EngineRoutes, "healthy", failing)
+            for _ in range(3):
+                await looks.get()
+        assert EngineRoutes.healthy is healthy
+        here.engine.die()
+        health, status = health_pb2_grpc.HealthStub(here.channel), 0
+        while status != health_pb2.HealthCheckResponse.NOT_SERVING:
+            status = (await health.Check(health_pb2.HealthCheckRequest(service="lorry.api.v1.GenerateService"))).status
+
+
+@pytest.mark.parametrize("token", ["é", "%%", "AA=", "/w=="])
+async def test_a_page_token_that_is_none_is_refused_by_its_name(here: World, token: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        await here.stub.ListModels(pb.ListModelsRequest(page_token=token), metadata=here.metadata())
+    error = error_from_rpc(caught.value)
+    assert isinstance(error, errors.InvalidRequest)
+    assert [violation.field for violation in error.violations] == ["page_token"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lorry.errors import EngineUnavailable
+from lorry.errors import EngineUnavailable, InternalError
 from lorry.gateway import EngineRoutes, GatewayCounters, MemoryUsage
 from lorry.gateway.admission import Admitted
 from lorry.gateway.calls import Calls
@@ -69,3 +69,19 @@ async def test_a_call_that_breaks_off_bills_what_was_handed_out_and_no_more(hand
     assert [(row.output_tokens, row.outcome) for row in usage.rows] == ([(5, "ENGINE_UNAVAILABLE")] if handed else [])
     assert engine.aborted == [admitted.request.request_id]
     assert counters.inflight == 0
+
+
+async def test_a_bill_that_is_refused_leaves_nothing_running_in_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = fake_engine()
+    calls, admitted, usage, _ = await _open(engine)
+
+    def refuse(row: object) -> None:
+        raise InternalError("usage: the sink is closed")
+
+    monkeypatch.setattr(usage, "post", refuse)
+    with pytest.raises(InternalError):  # noqa: PT012 - the error must leave through the block
+        async with calls.open(admitted, _Context()) as call:  # type: ignore[arg-type]  # see _Context
+            await call.relay.next()
+            call.handed = 1
+            raise EngineUnavailable("gone")
+    assert engine.aborted == [admitted.request.request_id]

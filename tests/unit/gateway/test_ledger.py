@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lorry.errors import Unavailable
-from lorry.gateway import LedgerDrain, UsageSpool
+from lorry.errors import StaleEtag, Unavailable
+from lorry.gateway import LedgerDrain, UsageSpool, read_rows
 from lorry.gateway.ledger import BATCH_BYTES
 from lorry.registry.usage.service import Usage
 from tests.unit.gateway.test_usage import ROW
@@ -61,3 +63,138 @@ async def test_a_ledger_that_fails_loses_nothing_and_torn_lines_are_passed_over(
     await _spool(path, range(3, 4))
     assert await drain.drain() == 4
     assert list(books.rows) == ["us_0", "us_1", "us_2", "us_3"]
+
+
+class Strict(Books):
+    """Refuses batches that have a row of ``bad``, as a constraint does."""
+
+    def __init__(self, *bad: str) -> None:
+        super().__init__()
+        self.bad = bad
+
+    async def write(self, rows: Sequence[Usage]) -> None:
+        if refused := [row.ledger_id for row in rows if row.ledger_id in self.bad]:
+            raise StaleEtag(f"a constraint refused {refused}")
+        await super().write(rows)
+
+
+async def test_a_row_that_the_ledger_refuses_is_named_and_put_aside_and_the_rest_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, books = tmp_path / "usage.jsonl", Strict("us_1")
+    await _spool(path, range(3))
+    drain = LedgerDrain(path, books)
+    assert await drain.drain() == 2
+    assert list(books.rows) == ["us_0", "us_2"]
+    assert "us_1" in caplog.text
+    assert [row.ledger_id for row in read_rows(tmp_path / "usage.jsonl.refused")] == ["us_1"]
+    await _spool(path, range(3, 4))
+    assert await drain.drain() == 1
+
+
+async def test_an_outage_while_rows_are_tried_alone_puts_none_aside(tmp_path: Path) -> None:
+    class Out(Strict):
+        async def write(self, rows: Sequence[Usage]) -> None:
+            if [row.ledger_id for row in rows] == ["us_2"]:
+                raise Unavailable("no answer")
+            await super().write(rows)
+
+    path = tmp_path / "usage.jsonl"
+    await _spool(path, range(3))
+    with pytest.raises(Unavailable):
+        await LedgerDrain(path, Out("us_0")).drain()
+    assert not (tmp_path / "usage.jsonl.refused").exists()
+    assert await LedgerDrain(path, Strict("us_0")).drain() == 2
+
+
+@pytest.mark.parametrize("mark", [b"", b"no number", b"\xff", b"7", b"9" * 12, b"9" * 40, b"-1"])
+async def test_a_mark_that_is_no_place_in_the_spool_begins_at_its_front(tmp_path: Path, mark: bytes) -> None:
+    path, books = tmp_path / "usage.jsonl", Books()
+    await _spool(path, range(3))
+    (tmp_path / "usage.jsonl.offset").write_bytes(mark)
+    assert await LedgerDrain(path, books).drain() == 3
+    assert await LedgerDrain(path, books).drain() == 0
+
+
+async def test_a_line_longer_than_a_batch_holds_up_nothing(tmp_path: Path) -> None:
+    path, books = tmp_path / "usage.jsonl", Books()
+    path.write_bytes(b"x" * (3 * BATCH_BYTES) + b"\n")
+    await _spool(path, range(1))
+    assert await LedgerDrain(path, books).drain() == 1
+
+
+async def test_the_task_outlives_whatever_one_pass_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, books = tmp_path / "usage.jsonl", Books()
+    await _spool(path, range(1))
+    drain, errors = LedgerDrain(path, books), [Unavailable("no answer"), RuntimeError("unforeseen"), OSError(5, "disk")]
+    drained = drain.drain
+
+    async def failing() -> int:
+        if errors:
+            raise errors.pop()
+        return await drained()
+
+    monkeypatch.setattr(drain, "drain", failing)
+    task = asyncio.create_task(drain.run(0.0))
+    async with asyncio.timeout(10):
+        while not books.rows:
+            await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_large_spool_starts_anew_while_rows_keep_coming_and_none_is_lost(tmp_path: Path) -> None:
+    path, books = tmp_path / "usage.jsonl", Books()
+    spool, drain = UsageSpool(path), LedgerDrain(path, books, file_bytes=4096)
+    task = asyncio.create_task(drain.run(0.0))
+    wanted = [f"us_{i}" for i in range(600)]
+    for start in range(0, 600, 20):
+        rows = [replace(ROW, ledger_id=name, tenant="t-acme") for name in wanted[start : start + 20]]
+        await asyncio.gather(*(spool.record(row) for row in rows))
+    async with asyncio.timeout(10):
+        while len(books.rows) < 600:
+            await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await spool.close()
+    await drain.drain()
+    assert sorted(books.rows) == sorted(wanted)
+    assert path.stat().st_size <= 4096
+    assert (tmp_path / "usage.jsonl.1").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("moment", ["copied", "marked"])
+async def test_a_crash_while_a_spool_starts_anew_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    path, books = tmp_path / "usage.jsonl", Books()
+    await _spool(path, range(30))
+    drain = LedgerDrain(path, books, file_bytes=100)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if moment == "copied":
+            remember = drain._remember
+            patch.setattr(drain, "_remember", lambda offset: remember(offset) if offset else crash())
+        else:
+            patch.setattr(os, "ftruncate", crash)
+        rows, end = drain._read(), path.stat().st_size
+        assert rows is not None
+        await books.write([row for _, row in rows.lines])
+        drain._remember(end)
+        with pytest.raises(KeyboardInterrupt):
+            drain._start_anew()
+    await _spool(path, range(30, 31))
+    await LedgerDrain(path, books, file_bytes=100).drain()
+    assert list(books.rows) == [f"us_{i}" for i in range(31)]
+    assert path.stat().st_size == 0
+
+
+async def test_rows_that_came_meanwhile_keep_a_large_spool(tmp_path: Path) -> None:
+    path, books = tmp_path / "usage.jsonl", Books()
+    await _spool(path, range(30))
+    LedgerDrain(path, books, file_bytes=100)._start_anew()
+    assert [row.ledger_id for row in read_rows(path)] == [f"us_{i}" for i in range(30)]

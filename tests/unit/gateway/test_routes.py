@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
+from lorry.engine.contract import EngineInfo
 from lorry.errors import EngineUnavailable, ProvenanceMismatch
 from lorry.gateway import EngineRoutes
+from lorry.gateway.routes import Route
 from lorry.text import Tokenizer
 from tests.integration.gateway.world import make_snapshot
 from tests.unit.engine_contract.fakes import fake_engine
@@ -59,3 +62,31 @@ async def test_any_tokenizer_that_differs_is_refused(who: str) -> None:
 
 async def test_no_engines_are_not_healthy() -> None:
     assert not await EngineRoutes([]).healthy()
+
+
+@pytest.mark.parametrize("alive", [True, False])
+async def test_a_crowd_shares_one_answer_and_the_next_caller_asks_anew(alive: bool) -> None:
+    engine, asked = fake_engine(), 0
+    info = engine.info
+
+    async def counted() -> EngineInfo:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return await info()
+
+    engine.info = counted  # type: ignore[method-assign]
+    routes = EngineRoutes([engine])
+    if not alive:
+        engine.die()
+    crowd = [asyncio.create_task(routes.route(BASE)) for _ in range(20)]
+    await asyncio.sleep(0)
+    crowd[0].cancel()
+    outcomes = await asyncio.gather(*crowd, return_exceptions=True)
+    assert asked == 1
+    kind = Route if alive else EngineUnavailable
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert all(isinstance(outcome, kind) for outcome in outcomes[1:])
+    engine.revive()
+    assert (await routes.route(BASE)).engine is engine
+    assert asked == (1 if alive else 2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -80,3 +81,34 @@ async def test_a_disk_that_fails_is_an_error_and_later_rows_are_written(
     await spool.record(replace(ROW, ledger_id="us_later"))
     assert "us_later" in [row.ledger_id for row in read_rows(path)]
     await spool.close()
+
+
+async def test_a_group_that_cannot_be_written_is_taken_back_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows were refused to their requests: none of them may be billed, even those that had reached the file."""
+    path, (first, *lost, last) = tmp_path / "usage.jsonl", rows(6)
+    spool = UsageSpool(path)
+    await spool.record(first)
+
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        outcomes = await asyncio.gather(*(spool.record(row) for row in lost), return_exceptions=True)
+    assert all(isinstance(outcome, InternalError) for outcome in outcomes)
+    await spool.record(last)
+    await spool.close()
+    assert list(read_rows(path)) == [first, last]
+
+
+async def test_nothing_is_taken_after_close(tmp_path: Path) -> None:
+    spool = UsageSpool(tmp_path / "usage.jsonl")
+    await spool.close()
+    await spool.close()
+    with pytest.raises(InternalError):
+        spool.post(ROW)
+    with pytest.raises(InternalError):
+        await spool.record(ROW)
+    assert list(read_rows(tmp_path / "usage.jsonl")) == []

@@ -165,7 +165,7 @@ class GenerateRequest(_message.Message):
     `PIN_MISMATCH`, nothing is generated.
     """
     prompt: _builtins.str
-    """Plain text; the tokenizer adds its special tokens."""
+    """Plain text of at most 2 MiB; the tokenizer adds its special tokens."""
     json_schema: _builtins.str
     regex: _builtins.str
     ebnf: _builtins.str
@@ -258,7 +258,9 @@ class Chat(_message.Message):
     add_generation_prompt: _builtins.bool
     """Default true: the template's opening of the assistant's turn is appended."""
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """1 to 1024, at most 2 MiB together."""
+
     def __init__(
         self,
         *,
@@ -484,7 +486,9 @@ class StoppingParams(_message.Message):
         """At most 16 strings of at most 256 characters; the text ends before the first one found."""
 
     @_builtins.property
-    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """At most 256."""
+
     def __init__(
         self,
         *,

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,6 +27,8 @@ from lorry.errors import FailedPrecondition, InvalidRequest, QuotaExceeded, Reso
 from lorry.registry.authz import VerifiedTenantId, not_visible
 from lorry.registry.bases.service import check_sha256
 
+_MAKING_S = 3600.0
+"""A folder that another thread is making is younger."""
 _FILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,126}")
 
 
@@ -57,6 +61,8 @@ class Uploads:
         self.limits = limits
         self._spool = spool
         self._clock = clock
+        self._counting = threading.Lock()
+        """Held while a new upload is counted and shown, so that two made at once do not both take the last place."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, tenant: VerifiedTenantId, adapter_id: str) -> UploadState:
@@ -118,26 +124,40 @@ class Uploads:
     def _create(self, tenant: VerifiedTenantId, adapter_id: str) -> UploadState:
         self._spool.mkdir(parents=True, exist_ok=True, mode=0o700)
         now = self._clock()
+        upload_id = secrets.token_hex(16)
+        expires_at = now + self.limits.expire_seconds
+        making = self._spool / f".{upload_id}"
+        try:
+            (making / "files").mkdir(parents=True, mode=0o700)
+            about = {"tenant": tenant, "adapter": adapter_id, "expires_at": expires_at}
+            (making / "upload.json").write_text(json.dumps(about))
+            with self._counting:
+                open_uploads = self._sweep(tenant, now)
+                if open_uploads >= self.limits.max_uploads:
+                    raise QuotaExceeded(
+                        f"uploads: {open_uploads} are open, the limit is {self.limits.max_uploads}; finish them first",
+                        retry_after_s=60.0,
+                    )
+                making.rename(self._folder(upload_id))
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+        return UploadState(upload_id, {}, expires_at)
+
+    def _sweep(self, tenant: VerifiedTenantId, now: float) -> int:
+        """Removes what has expired or was left behind half made; answers the tenant's open uploads."""
         open_uploads = 0
         for folder in self._spool.iterdir():
+            if folder.name.startswith("."):
+                if _changed_at(folder) < now - _MAKING_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
             about = _about(folder)
             if about is None or about["expires_at"] <= now:
                 shutil.rmtree(folder, ignore_errors=True)
             elif about["tenant"] == tenant:
                 open_uploads += 1
-        if open_uploads >= self.limits.max_uploads:
-            raise QuotaExceeded(
-                f"uploads: {open_uploads} are open, the limit is {self.limits.max_uploads}; finish them first",
-                retry_after_s=60.0,
-            )
-        upload_id = secrets.token_hex(16)
-        expires_at = now + self.limits.expire_seconds
-        about = {"tenant": tenant, "adapter": adapter_id, "expires_at": expires_at}
-        making = self._spool / f".{upload_id}"
-        (making / "files").mkdir(parents=True, mode=0o700)
-        (making / "upload.json").write_text(json.dumps(about))
-        making.rename(self._folder(upload_id))
-        return UploadState(upload_id, {}, expires_at)
+        return open_uploads
 
     def _state(self, tenant: VerifiedTenantId, adapter_id: str, upload_id: str) -> UploadState:
         folder = self._folder(upload_id)
@@ -188,9 +208,17 @@ class Uploads:
 def _about(folder: Path) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads((folder / "upload.json").read_text())
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a crash of the machine emptied it
         return None
     return found
+
+
+def _changed_at(folder: Path) -> float:
+    """Unix seconds; infinite for what has gone meanwhile."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
 
 
 __all__ = ["UploadLimits", "UploadState", "Uploads"]

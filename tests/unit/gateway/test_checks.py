@@ -1,0 +1,75 @@
+"""What a request may hold before anything looks at its items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lorry.api.v1 import generate_pb2 as pb
+from lorry.errors import InvalidRequest
+from lorry.gateway.checks import (
+    INPUT_BYTES_MAX,
+    MESSAGES_MAX,
+    STOP_IDS_MAX,
+    VIOLATIONS_MAX,
+    Violations,
+    check_fields,
+    check_text,
+)
+
+VOCABULARY, CONTEXT = 320, 64
+
+
+def refused(**fields: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        check_fields(pb.GenerateRequest(model="models/m", **fields), VOCABULARY, CONTEXT)
+    return caught.value
+
+
+def chat(count: int, role: str = "user", content: str = "x") -> pb.Chat:
+    return pb.Chat(messages=[pb.ChatMessage(role=role, content=content)] * count)
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("chat.messages", {"chat": chat(MESSAGES_MAX + 1, role="wizard")}),
+        ("chat.messages", {"chat": chat(2, content="x" * (INPUT_BYTES_MAX // 2))}),
+        ("prompt", {"prompt": "é" * (INPUT_BYTES_MAX // 2 + 1)}),
+        ("token_ids", {"token_ids": pb.TokenIds(ids=[VOCABULARY] * CONTEXT)}),
+        (
+            "stopping.stop_token_ids",
+            {"prompt": "x", "stopping": pb.StoppingParams(stop_token_ids=[VOCABULARY] * (STOP_IDS_MAX + 1))},
+        ),
+    ],
+    ids=["messages", "bytes of a chat", "bytes of a prompt", "ids", "stop ids"],
+)
+def test_what_is_too_much_is_refused_as_a_whole_and_its_items_are_not_looked_at(
+    field: str, fields: dict[str, Any]
+) -> None:
+    assert [violation.field for violation in refused(**fields).violations] == [field]
+
+
+def test_as_much_as_is_allowed_passes() -> None:
+    stopping = pb.StoppingParams(stop_token_ids=[5] * STOP_IDS_MAX)
+    for fields in (
+        {"chat": chat(MESSAGES_MAX)},
+        {"prompt": "é" * (INPUT_BYTES_MAX // 2)},
+        {"token_ids": pb.TokenIds(ids=[VOCABULARY - 1] * (CONTEXT - 1))},
+    ):
+        request = pb.GenerateRequest(model="models/m", stopping=stopping, **fields)
+        check_fields(request, VOCABULARY, CONTEXT)
+
+
+def test_no_more_violations_than_a_status_can_carry() -> None:
+    found = refused(chat=chat(MESSAGES_MAX, role="wizard"), sampling=pb.SamplingParams(top_p=2)).violations
+    assert len(found) == VIOLATIONS_MAX
+    assert found[-1].field == f"chat.messages[{VIOLATIONS_MAX - 1}].role"
+
+
+def test_counting_tokens_is_bounded_alike() -> None:
+    bad = Violations()
+    check_text(pb.CountTokensRequest(chat=chat(MESSAGES_MAX + 1)), bad)
+    with pytest.raises(InvalidRequest, match=str(MESSAGES_MAX)):
+        bad.raise_if_any()
