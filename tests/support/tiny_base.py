@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
-import tokenizers
 import torch
-from tokenizers import decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-BOS, EOS, PAD = 256, 257, 258
+from tests.support.tiny_tokenizer import BOS, EOS, PAD, write_tokenizer
 
 
 def tiny_config(**changes: Any) -> LlamaConfig:
@@ -33,25 +30,6 @@ def tiny_config(**changes: Any) -> LlamaConfig:
     return LlamaConfig(**values)
 
 
-def write_tokenizer(folder: Path) -> None:
-    """Ids 0..255 are bytes; 256.. are bos, eos, pad and unused words."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {piece: i for i, piece in enumerate(alphabet)}
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<bos>", "<eos>", "<pad>"])
-    tokenizer.add_tokens([f"<w{i}>" for i in range(320 - 259)])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    template = (
-        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}"
-    )
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"bos_token": "<bos>", "eos_token": "<eos>", "chat_template": template})
-    )
-
-
 def write_tiny_base(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """Saves the folder and returns the transformers model in float32, for use as the oracle."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,4 +46,4 @@ def write_tiny_base(folder: Path, seed: int = 0, **changes: Any) -> LlamaForCaus
     return cast(LlamaForCausalLM, model)
 
 
-__all__ = ["BOS", "EOS", "PAD", "tiny_config", "write_tiny_base", "write_tokenizer"]
+__all__ = ["tiny_config", "write_tiny_base"]

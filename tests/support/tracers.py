@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from tests.support.tiny_base import write_tokenizer
+from tests.support.tiny_tokenizer import write_tokenizer
 
 HIDDEN, INNER, VOCABULARY, HOME = 128, 16, 320, 5
 FIRST = 10

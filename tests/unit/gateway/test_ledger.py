@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lorry.errors import StaleEtag, Unavailable
+from lorry.errors import InternalError, StaleEtag, Unavailable
 from lorry.gateway import LedgerDrain, UsageSpool, read_rows
 from lorry.gateway.ledger import BATCH_BYTES
 from lorry.registry.usage.service import Usage
@@ -198,3 +200,28 @@ async def test_rows_that_came_meanwhile_keep_a_large_spool(tmp_path: Path) -> No
     await _spool(path, range(30))
     LedgerDrain(path, books, file_bytes=100)._start_anew()
     assert [row.ledger_id for row in read_rows(path)] == [f"us_{i}" for i in range(30)]
+
+
+async def test_a_group_is_read_once_it_is_durable_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a row would be billed that is taken back, and the mark would point past the end of the file."""
+    path, writing, go = tmp_path / "usage.jsonl", threading.Event(), threading.Event()
+    spool, drain = UsageSpool(path), LedgerDrain(path, Books())
+
+    def failing(file: int) -> None:
+        writing.set()
+        assert go.wait(10)
+        raise OSError(errno.EIO, "the disk failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        recording = asyncio.create_task(spool.record(ROW))
+        assert await asyncio.to_thread(writing.wait, 10)
+        reading = asyncio.create_task(asyncio.to_thread(drain._read))
+        await asyncio.wait([reading], timeout=0.2)
+        go.set()
+        with pytest.raises(InternalError):
+            await recording
+    assert await reading is None
+    await spool.close()

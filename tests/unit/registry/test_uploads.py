@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from lorry.errors import QuotaExceeded
 from lorry.ids import TenantId
-from lorry.registry.adapters.uploads import UploadLimits, Uploads
+from lorry.registry.adapters.uploads import UploadLimits, Uploads, UploadState
 from lorry.registry.authz import VerifiedTenantId
 
 TENANT = VerifiedTenantId(TenantId("t-one"))
 
 
-async def test_uploads_made_at_once_do_not_pass_the_limit(tmp_path: Path) -> None:
-    uploads = Uploads(tmp_path / "spool", UploadLimits(max_uploads=4))
-    outcomes = await asyncio.gather(*(uploads.create(TENANT, "a") for _ in range(24)), return_exceptions=True)
-    assert sum(not isinstance(outcome, BaseException) for outcome in outcomes) == 4
-    assert all(isinstance(outcome, QuotaExceeded) for outcome in outcomes if isinstance(outcome, BaseException))
-    assert len(list((tmp_path / "spool").iterdir())) == 4, "what was refused leaves nothing behind"
+async def test_uploads_made_at_once_do_not_pass_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both would have counted before either shows, if they could."""
+    uploads, both = Uploads(tmp_path / "spool", UploadLimits(max_uploads=1)), threading.Barrier(2)
+    sweep = uploads._sweep
+
+    def counted(tenant: VerifiedTenantId, now: float) -> int:
+        found = sweep(tenant, now)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        return found
+
+    monkeypatch.setattr(uploads, "_sweep", counted)
+    outcomes = await asyncio.gather(*(uploads.create(TENANT, "a") for _ in range(2)), return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {QuotaExceeded, UploadState}
+    assert len(list((tmp_path / "spool").iterdir())) == 1, "what was refused leaves nothing behind"
 
 
 @pytest.mark.parametrize(("age_s", "swept"), [(10.0, False), (2 * 3600.0, True)])
