@@ -71,16 +71,22 @@ class LiveCalls:
         self._poll_seconds = poll_seconds
         self._stall_seconds = stall_seconds
         self._calls: set[LiveCall] = set()
+        self.idle = asyncio.Event()
+        """Set while no call runs."""
+        self.idle.set()
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def add(self, call: LiveCall) -> None:
         self._calls.add(call)
+        self.idle.clear()
         self._counters.inflight = len(self._calls)
 
     def remove(self, call: LiveCall) -> None:
         self._calls.discard(call)
+        if not self._calls:
+            self.idle.set()
         self._counters.inflight = len(self._calls)
 
     def verify(self, call: LiveCall) -> None:

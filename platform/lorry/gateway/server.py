@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -87,7 +88,12 @@ class GatewayServer:
         for task in self._tasks[1:]:
             task.cancel()
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(self._config.drain_seconds if grace is None else grace)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (self._config.drain_seconds if grace is None else grace)
+        # The port stays open meanwhile: a closing one would answer new calls with a bare CANCELLED now and then.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.live.idle.wait(), until - loop.time())
+        await self._server.stop(max(0.0, until - loop.time()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
