@@ -37,7 +37,7 @@ class MemoryConfig:
 
     budget_bytes: int = 2 << 30
     adapter_fraction: float = 0.35
-    page_tokens: int = 128
+    page_tokens: int = 64
     chunk_rank: int = 8
     max_slots: int = 32
     max_rank: int = 64

@@ -10,6 +10,7 @@ import torch
 from lorry.config import MemoryConfig
 from lorry.errors import NonFiniteLogits
 from tests.support.engines import ask, engine_config, running
+from tests.support.results import keep_result
 from tests.support.tracers import HOME, write_tracer, write_tracer_base
 
 ADAPTERS = 12
@@ -49,6 +50,21 @@ async def test_twelve_tracers_with_room_for_four(tmp_path: Path, requests: int) 
     assert state["faults"] == {}
     assert state["live"] == 0
     assert state["scheduler"]["pages"]["used"] == 0
+    if requests > 2000:
+        keep_result(
+            "soak_isolation",
+            {
+                "requests": requests,
+                "adapters": ADAPTERS,
+                "room": ROOM,
+                "foreign_tokens": 0,
+                "loads": state["loads"],
+                "steps": state["steps"],
+                "output_tokens": state["output_tokens"],
+                "outcomes": state["outcomes"],
+                "faults": state["faults"],
+            },
+        )
 
 
 async def test_an_adapter_that_overflows_ends_alone(tmp_path: Path) -> None:

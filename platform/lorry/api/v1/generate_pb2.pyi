@@ -742,8 +742,13 @@ class Delta(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     choice: _builtins.int
     text: _builtins.str
+    """What became certain: it may lag behind the ids, and ends before a stop string unless include_stop."""
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only if OutputParams.token_ids. A stop id (end of sequence included) is not among them, though
+        Usage.output_tokens counts it; the ids that spelled a stop string are.
+        """
+
     def __init__(
         self,
         *,
