@@ -17,7 +17,8 @@ _MODELS = sorted({model for tenant in TENANTS for model in tenant.models})
 
 
 def _short(model: str) -> str:
-    return model.rsplit("/", 1)[-1]
+    """The last part of an adapter's name; a base is just that."""
+    return "(base)" if not model or model.startswith("models/") else model.rsplit("/", 1)[-1]
 
 
 def live_table(calls: Sequence[Call]) -> Table:
@@ -30,7 +31,7 @@ def live_table(calls: Sequence[Call]) -> Table:
         tail = " ".join(call.text.split())[-90:]
         table.add_row(
             call.ask.tenant.name,
-            Text(_short(call.ask.model)[:10], style=_colour(call)),
+            Text(_short(call.ask.model), style=_colour(call)),
             call.sha256[:12] or ("base" if call.state in ("streaming", "done") else ""),
             call.state,
             tail,
@@ -49,7 +50,7 @@ def figures_table(calls: Sequence[Call], title: str) -> Table:
     for call in calls:
         table.add_row(
             call.ask.tenant.name,
-            Text(_short(call.adapter) if call.adapter else "(base)", style=_colour(call)),
+            Text(_short(call.adapter), style=_colour(call)),
             str(call.version) if call.version else "-",
             call.sha256[:10] or "-",
             call.tier or call.state,
@@ -71,7 +72,7 @@ def text_table(calls: Sequence[Call]) -> Table:
     for call in sorted(calls, key=lambda c: (c.ask.question, c.ask.model)):
         case = (call.ask.question, call.ask.model)
         if case not in seen:
-            name = Text(_short(call.adapter) if call.adapter else "(base)", style=_colour(call))
+            name = Text(_short(call.adapter), style=_colour(call))
             table.add_row(call.ask.question if not seen or case[0] not in {q for q, _ in seen} else "", name, call.text)
             seen.add(case)
     return table
