@@ -55,8 +55,8 @@ async def test_a_channel_that_closes_frees_what_it_held(world: World) -> None:
 async def test_a_client_that_leaves_its_block_frees_what_it_held(world: World) -> None:
     async with AsyncClient(world.platform.address, world.canary.key) as client:
         async with client.stream(world.canary_tracer.adapter, "lorry", max_tokens=LONG, temperature=0.0) as stream:
-            async for _ in stream:
-                break
+            pieces = aiter(stream)  # held, since an iterator that is dropped ends the call by itself
+            await anext(pieces)
             await busy(world, 1)
         await world.idle()
     await world.serves_on()
