@@ -106,9 +106,10 @@ class Platform:
         await self._background(source.run())
         versions = self.registry.versions(store, self._validate, home.spool)
         usage = UsageSpool(home.usage)
-        self._stack.push_async_callback(self._settle, home.usage)
+        drain = LedgerDrain(home.usage, self.registry.usage)
+        self._stack.push_async_callback(self._settle, drain)
         self._stack.push_async_callback(usage.close)
-        await self._background(LedgerDrain(home.usage, self.registry.usage).run())
+        await self._background(drain.run())
         assert self.engine.client is not None
 
         def add_admin(server: Any) -> None:
@@ -146,11 +147,11 @@ class Platform:
         self._stack.push_async_callback(self.engine.stop)
         self.info = await self.engine.start()
 
-    async def _settle(self, spool: Path) -> None:
+    async def _settle(self, drain: LedgerDrain) -> None:
         """The last rows, after the gateway and the spool have stopped. What the ledger does not take stays in the
         spool for the next start."""
         try:
-            await LedgerDrain(spool, self.registry.usage).drain()
+            await drain.drain()
         except Unavailable as error:
             self._say(f"usage stays in the spool: {error.message}")
 

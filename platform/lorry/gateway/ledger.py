@@ -7,11 +7,12 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from lorry.errors import LorryError, Unavailable
 from lorry.gateway.ports import UsageRow
@@ -25,6 +26,9 @@ FILE_BYTES = 8 << 20
 """A spool that is larger and in the ledger to its end starts anew."""
 _MARK_DIGITS = 18
 _log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
 
 
 class Ledger(Protocol):
@@ -64,18 +68,21 @@ class LedgerDrain:
         self._mark = spool.with_name(spool.name + ".offset")
         self._refused = spool.with_name(spool.name + ".refused")
         self._before = spool.with_name(spool.name + ".1")
+        # One thread, so that what a cancelled pass left running is done before the next pass looks: a mark written
+        # late, over that of a spool begun anew, would skip rows.
+        self._files = ThreadPoolExecutor(1, thread_name_prefix="usage-drain")
 
     async def drain(self) -> int:
         """Writes everything that is in the spool now; answers the number of rows. Raises Unavailable where the ledger
         does not answer, and then the rows stay due."""
         count = 0
         while True:
-            due = await asyncio.to_thread(self._read)
+            due = await self._on_files(self._read)
             if due is None:
-                await asyncio.to_thread(self._start_anew)
+                await self._on_files(self._start_anew)
                 return count
             count += await self._write(due.lines)
-            await asyncio.to_thread(self._remember, due.end)
+            await self._on_files(self._remember, due.end)
 
     async def run(self, seconds: float = 1.0) -> None:
         """Drains until cancelled, whatever one pass meets; what is due is tried again."""
@@ -106,8 +113,11 @@ class LedgerDrain:
             except Exception as error:
                 _log.error("usage %s is refused and put aside in %s: %s", row.ledger_id, self._refused, error)
                 refused.append(line)
-        await asyncio.to_thread(self._put_aside, refused)
+        await self._on_files(self._put_aside, refused)
         return len(lines) - len(refused)
+
+    async def _on_files(self, act: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._files, act, *arguments)
 
     def _read(self) -> _Due | None:
         if not self._spool.exists():

@@ -225,3 +225,37 @@ async def test_a_group_is_read_once_it_is_durable_and_not_before(
             await recording
     assert await reading is None
     await spool.close()
+
+
+async def test_what_a_cancelled_pass_left_running_is_over_before_the_next_one_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, books = tmp_path / "usage.jsonl", Books()
+    spool, drain = UsageSpool(path), LedgerDrain(path, books)
+    await spool.record(replace(ROW, ledger_id="us_1", tenant="t-acme"))
+    await spool.close()
+    order: list[str] = []
+    begun, go = threading.Event(), threading.Event()
+    remember, read = drain._remember, drain._read
+
+    def slow(offset: int) -> None:
+        begun.set()
+        assert go.wait(10)
+        remember(offset)
+        order.append("remembered")
+
+    def noted() -> object:
+        order.append("read")
+        return read()
+
+    monkeypatch.setattr(drain, "_remember", slow)
+    first = asyncio.create_task(drain.drain())
+    assert await asyncio.to_thread(begun.wait, 10)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    monkeypatch.setattr(drain, "_read", noted)
+    second = asyncio.create_task(drain.drain())
+    await asyncio.sleep(0)
+    go.set()
+    await second
+    assert order[:2] == ["remembered", "read"]
