@@ -57,7 +57,6 @@ async def test_twelve_tracers_with_room_for_four(tmp_path: Path, requests: int) 
                 "requests": requests,
                 "adapters": ADAPTERS,
                 "room": ROOM,
-                "foreign_tokens": 0,
                 "loads": state["loads"],
                 "steps": state["steps"],
                 "output_tokens": state["output_tokens"],
