@@ -22,21 +22,31 @@ def registry_url(home: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """``token_budget`` bounds the query tokens of a step; decodes are served first from it."""
+    """``token_budget`` bounds the query tokens of a step; decodes are served first from it.
+
+    ``overcommit``: a sequence is admitted when its known tokens fit, grows page by page, and may be preempted; else it
+    is admitted when its longest fits. ``prefix_cache`` keeps full KV pages for requests that carry a cache salt.
+    """
 
     max_sequences: int = 16
     token_budget: int = 256
     prefill_chunk_tokens: int = 256
     max_queue: int = 1024
+    max_queue_per_tenant: int = 512
     context_tokens: int = 2048
+    overcommit: bool = True
+    prefix_cache: bool = True
+    long_prefill_share: float = 0.0625
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryConfig:
-    """One byte budget for KV pages and adapter pages; both arenas are sized from it at start."""
+    """One byte budget for KV pages and adapter chunks, whichever needs it. Adapters take at most ``adapter_fraction``
+    of it (a ceiling) and leave at least ``kv_fraction`` of it to KV pages (a floor)."""
 
     budget_bytes: int = 2 << 30
-    adapter_fraction: float = 0.35
+    adapter_fraction: float = 0.5
+    kv_fraction: float = 0.25
     page_tokens: int = 64
     chunk_rank: int = 8
     max_slots: int = 32
@@ -76,10 +86,40 @@ def usable_cores() -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchdogConfig:
+    """When the engine's watchdog speaks up. ``request_s``: a running request that has come no further for so long while
+    steps ran. ``queued_s``: one that has waited so long. ``step_s``: a step that takes so long is named with the loop's
+    stack, and after ``step_limit_s`` the process ends, to be started again."""
+
+    request_s: float = 30.0
+    queued_s: float = 120.0
+    step_s: float = 10.0
+    step_limit_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RestartConfig:
+    """How an engine that ended is started again: after ``first_s``, then ``factor`` times as long each time up to
+    ``most_s``, each time shorter or longer by up to ``jitter`` of it; from ``first_s`` again once one was warm for
+    ``reset_s``. One that is not warm ``start_s`` after its start, or does not answer for ``answer_s``, is ended.
+    ``look_s``: how often it is asked. ``stop_s``: for its own drain and end, before it is killed."""
+
+    first_s: float = 0.2
+    factor: float = 2.0
+    most_s: float = 30.0
+    jitter: float = 0.2
+    reset_s: float = 60.0
+    start_s: float = 120.0
+    answer_s: float = 30.0
+    look_s: float = 2.0
+    stop_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """``spin_count``: how long an idle OpenMP thread spins before it sleeps, in libgomp's units. A little
     (about 10 us) lets a decode step's small products run without a wake-up each; a lot burns a core that
-    others could use."""
+    others could use. ``drain_s``: how long live requests may go on after a signal."""
 
     base_dir: Path
     store: StoreConfig
@@ -90,6 +130,8 @@ class EngineConfig:
     threads: int = field(default_factory=usable_cores)
     spin_count: int = 3000
     replica: str = "engine-0"
+    watchdog: WatchdogConfig = WatchdogConfig()
+    drain_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +146,15 @@ class GatewayConfig:
     max_message_bytes: int = 4 << 20
     snapshot_poll_seconds: float = 0.2
     drain_seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpsConfig:
+    """Where health and ``/internal/state`` are served over HTTP, without authentication: for operators' eyes, so on
+    this machine alone unless said otherwise. Port 0 is any free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 50062
 
 
 T = TypeVar("T")
@@ -133,9 +184,12 @@ __all__ = [
     "EngineConfig",
     "GatewayConfig",
     "MemoryConfig",
+    "OpsConfig",
+    "RestartConfig",
     "SchedulerConfig",
     "StoreConfig",
     "TierConfig",
+    "WatchdogConfig",
     "from_plain",
     "lorry_home",
     "registry_url",

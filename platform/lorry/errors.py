@@ -22,6 +22,7 @@
     |-- Unavailable                         UNAVAILABLE          503   retry_after_s
     |   |-- Overloaded
     |   |-- QueueTimeout
+    |   |-- TtftTimeout
     |   |-- Draining
     |   |-- EngineUnavailable
     |   |-- ObjectStoreUnavailable
@@ -157,6 +158,10 @@ class QueueTimeout(Unavailable):
     reason = "QUEUE_TIMEOUT"
 
 
+class TtftTimeout(Unavailable):
+    reason = "TTFT_TIMEOUT"
+
+
 class Draining(Unavailable):
     reason = "DRAINING"
 
@@ -283,6 +288,7 @@ __all__ = [
     "StaleEtag",
     "TenantSuspended",
     "TokenBudgetSpent",
+    "TtftTimeout",
     "Unauthenticated",
     "Unavailable",
     "UnsupportedBase",

@@ -19,6 +19,17 @@ ENDS_WITHIN_S = 30.0
 """A call that has not ended by then hangs."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One choice of an answer, whole; ``ending`` has its finish reason, matched stop and matched id."""
+
+    index: int
+    ids: list[int]
+    text: str
+    logprobs: list[pb.TokenLogprobs]
+    ending: pb.ChoiceEnd | pb.Choice
+
+
 @dataclass
 class Answer:
     """``messages`` of a stream, or the one of a unary call; ``code`` OK where there is no error."""
@@ -48,15 +59,35 @@ class Answer:
 
     @property
     def ids(self) -> list[int]:
-        if self._unary is not None:
-            return list(self._unary.choices[0].token_ids)
-        return [i for delta in self._events("delta") for i in delta.token_ids]
+        """Of the first choice, like ``text`` and ``ending``."""
+        return self.choices[0].ids
 
     @property
     def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def choices(self) -> list[Choice]:
+        """All that the answer ends; a stream that broke off has one, of whatever came."""
         if self._unary is not None:
-            return self._unary.choices[0].text
-        return "".join(delta.text for delta in self._events("delta"))
+            whole = self._unary.choices
+            return [Choice(c.index, list(c.token_ids), c.text, list(c.logprobs), c) for c in whole]
+        ends = [ending for end in self._events("end") for ending in end.choices] or [pb.ChoiceEnd()]
+        return [self._streamed(ending) for ending in ends]
+
+    def _streamed(self, ending: pb.ChoiceEnd) -> Choice:
+        mine = [delta for delta in self._events("delta") if delta.choice == ending.index]
+        return Choice(
+            ending.index,
+            [i for delta in mine for i in delta.token_ids],
+            "".join(delta.text for delta in mine),
+            [one for delta in mine for one in delta.logprobs],
+            ending,
+        )
+
+    @property
+    def prompt_logprobs(self) -> list[pb.TokenLogprobs]:
+        return list((self._unary or self.start).prompt_logprobs)
 
     @property
     def resolved(self) -> Sequence[pb.ResolvedModel]:
@@ -68,7 +99,7 @@ class Answer:
     @property
     def ending(self) -> pb.ChoiceEnd | pb.Choice:
         """Finish reason, matched stop and matched id."""
-        return self._unary.choices[0] if self._unary is not None else self.end.choices[0]
+        return self.choices[0].ending
 
     @property
     def usage(self) -> pb.Usage:
@@ -100,8 +131,10 @@ class Answer:
 
     def check_whole(self) -> None:
         """One StreamStart first, one StreamEnd last, `seq` without a gap, both ends of one mind."""
+        choices = self.choices
+        assert [choice.index for choice in choices] == list(range(len(choices)))
+        assert self.usage.output_tokens == sum(choice.ending.output_tokens for choice in choices)
         if self._unary is not None:
-            assert len(self._unary.choices) == 1
             return
         kinds = [message.WhichOneof("event") for message in self.messages]
         assert kinds[:1] == ["start"], kinds
@@ -109,9 +142,10 @@ class Answer:
         assert set(kinds[1:-1]) <= {"delta"}, kinds
         assert [message.seq for message in self.messages] == list(range(len(self.messages)))
         assert self.start.model == self.end.model
-        assert len(self.end.choices) == 1
-        # A stop id is counted, being generated, but is no part of the answer.
-        assert self.usage.output_tokens == len(self.ids) + self.ending.HasField("matched_stop_id")
+        assert {delta.choice for delta in self._events("delta")} <= set(range(len(choices)))
+        for choice in choices:
+            # A stop id is counted, being generated, but is no part of the answer.
+            assert choice.ending.output_tokens == len(choice.ids) + choice.ending.HasField("matched_stop_id")
 
 
 async def read_stream(call: Any) -> Answer:
@@ -141,4 +175,4 @@ def _failed(answer: Answer, error: grpc.aio.AioRpcError) -> None:
     answer.trailers = dict(trailers)
 
 
-__all__ = ["ENDS_WITHIN_S", "Answer", "read_stream", "read_unary"]
+__all__ = ["ENDS_WITHIN_S", "Answer", "Choice", "read_stream", "read_unary"]

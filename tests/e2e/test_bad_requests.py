@@ -30,6 +30,10 @@ def stopping(**values: Any) -> dict[str, Any]:
     return {"stopping": pb.StoppingParams(**values)}
 
 
+def output(**values: Any) -> dict[str, Any]:
+    return {"output": pb.OutputParams(**values)}
+
+
 def chat(*messages: tuple[str, str]) -> dict[str, Any]:
     return {"chat": pb.Chat(messages=[pb.ChatMessage(role=role, content=said) for role, said in messages])}
 
@@ -57,6 +61,29 @@ CASES: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "NaN min_p": (sampling(min_p=math.nan), "min_p", ("nan",)),
     "top_k over the vocabulary": (sampling(top_k=VOCABULARY + 1), "top_k", ("321", str(VOCABULARY))),
     "n 0": (sampling(n=0), "n", ("0", "1")),
+    "n 17": (sampling(n=17), "n", ("17", "16")),
+    "repetition_penalty 0": (sampling(repetition_penalty=0), "repetition_penalty", ("0", "10")),
+    "repetition_penalty 11": (sampling(repetition_penalty=11), "repetition_penalty", ("11", "10")),
+    "frequency_penalty 3": (sampling(frequency_penalty=3), "frequency_penalty", ("3", "-2 to 2")),
+    "NaN presence_penalty": (sampling(presence_penalty=math.nan), "presence_penalty", ("nan", "-2 to 2")),
+    "bias of no id": (sampling(logit_bias={VOCABULARY: 1.0}), "logit_bias[320]", (str(VOCABULARY),)),
+    "bias over 100": (sampling(logit_bias={7: 101.0}), "logit_bias[7]", ("101", "-100 to 100")),
+    "NaN bias": (sampling(logit_bias={7: math.nan}), "logit_bias[7]", ("nan", "-100 to 100")),
+    "1025 biases": (sampling(logit_bias=dict.fromkeys(range(1025), 1.0)), "logit_bias", ("1025", "1024")),
+    "21 logprobs": (output(top_logprobs=21), "top_logprobs", ("21", "20")),
+    "21 prompt logprobs": (output(prompt_logprobs=21), "prompt_logprobs", ("21", "20")),
+    "more logprobs than an answer holds": (
+        {
+            "sampling": pb.SamplingParams(n=16),
+            "output": pb.OutputParams(top_logprobs=20),
+            "stopping": pb.StoppingParams(max_tokens=800),
+        },
+        "top_logprobs",
+        ("16 x 800", "268800", "262144"),
+    ),
+    "long cache scope": ({"cache_scope": "x" * 129}, "cache_scope", ("129", "128")),
+    "no time to the first token": ({"ttft_timeout": Duration()}, "ttft_timeout", ("0",)),
+    "two days to the first token": ({"ttft_timeout": Duration(seconds=172800)}, "ttft_timeout", ("172800", "a day")),
     "id at the vocabulary's end": (ids(1, VOCABULARY), "token_ids", (str(VOCABULARY),)),
     "largest id": (ids(2**32 - 1), "token_ids", (str(2**32 - 1), str(VOCABULARY))),
     "stop id out of range": (stopping(max_tokens=1, stop_token_ids=[VOCABULARY]), "stop_token_ids", ("320",)),

@@ -1,4 +1,5 @@
-"""The engine's process dies while streams run: every one of them is told, and so is whoever comes after."""
+"""The engine's process dies while streams run: every one of them is told, whoever comes next is told when to come
+again, and the next engine serves them without anything else being started."""
 
 from __future__ import annotations
 
@@ -9,15 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lorry.api.v1 import generate_pb2 as pb
 from lorry.config import StoreConfig
+from lorry.engine.supervise import Phase
 from tests.e2e.calls import read_stream
 from tests.e2e.world import BASE, CONTEXT, THE_BASE, Tracer, ask, fill, running, settings
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def test_every_stream_ends_unavailable(tracer_base: Path, tmp_path: Path) -> None:
+async def test_every_stream_ends_unavailable_and_the_next_engine_serves(tracer_base: Path, tmp_path: Path) -> None:
     """Streams that run, that queue, and unary calls: none ends OK, none ends empty, none ends in silence."""
     options = settings(tmp_path / "home", tracer_base, max_sequences=4)
     options = replace(options, store=StoreConfig(url=f"file://{tmp_path}/objects"))
@@ -48,12 +54,27 @@ async def test_every_stream_ends_unavailable(tracer_base: Path, tmp_path: Path) 
             assert answer.error is not None
             assert "engine" in answer.error.message
             assert answer.retry_after_s is not None
-        assert await world.platform.engine_gone() == -signal.SIGKILL
         async with asyncio.timeout(5):
             later = await world.stream(tenant.key, ask(BASE)), await world.generate(tenant.key, ask(BASE))
         for answer in later:
             assert (answer.code, answer.messages) == (UNAVAILABLE, [])
+            assert answer.details_reason == "ENGINE_UNAVAILABLE"
             assert answer.retry_after_s is not None
+            assert 0 < answer.retry_after_s < 60
+        health = health_pb2_grpc.HealthStub(world.channel)
+        for service in ("", "lorry.api.v1.GenerateService"):
+            assert (await health.Check(health_pb2.HealthCheckRequest(service=service))).status == NOT_SERVING
+        assert world.platform.engine.state()["last_exit_status"] == -signal.SIGKILL
         nobody = await world.stream("lorry_nonsense", ask(BASE))
         assert nobody.code is grpc.StatusCode.UNAUTHENTICATED
         await world.admin.create_tenant("after", "The admin API works on")
+        async with asyncio.timeout(60):
+            await world.platform.engine.reaches(Phase.WARM)
+        assert world.platform.engine.pid not in (None, pid)
+        for tracer in tracers:
+            again = await world.right(tenant.key, tracer.adapter, tracer)
+            assert again.timings.adapter_tier == pb.ADAPTER_TIER_DISK, "what the last engine fetched is still there"
+        await world.serves_on()
+        async with asyncio.timeout(5):
+            while (await health.Check(health_pb2.HealthCheckRequest(service=""))).status != SERVING:
+                await asyncio.sleep(0.01)

@@ -22,7 +22,7 @@ from lorry.api.v1 import tenant_admin_pb2 as tenants
 from lorry.cli.admin import AdminClient
 from lorry.cli.homes import Home
 from lorry.cli.platform import Platform, Settings
-from lorry.config import GatewayConfig, MemoryConfig, SchedulerConfig
+from lorry.config import GatewayConfig, MemoryConfig, OpsConfig, RestartConfig, SchedulerConfig
 from lorry.errors import LorryError
 from tests.e2e.calls import Answer, read_stream, read_unary
 from tests.support.tracers import FIRST, HOME, write_tracer, write_tracer_base
@@ -57,6 +57,8 @@ def settings(home: Path, base_dir: Path, max_sequences: int = 8) -> Settings:
         scheduler=SchedulerConfig(max_sequences=max_sequences, token_budget=64, context_tokens=CONTEXT),
         dtype="float32",
         threads=1,
+        restarts=RestartConfig(first_s=0.2, most_s=0.5, look_s=0.5),
+        ops=OpsConfig(port=0),
     )
 
 
@@ -187,9 +189,7 @@ class World:
         await self.idle()
 
     async def state(self) -> dict[str, Any]:
-        client = self.platform.engine.client
-        assert client is not None
-        return await client.state()
+        return await self.platform.engine.client.state()
 
     async def idle(self) -> None:
         """No sequence, page, promise, pin or hold is left in the engine."""
@@ -286,7 +286,9 @@ def held_by(state: dict[str, Any]) -> dict[str, Any]:
     """What an idle engine would not hold; empty where it is idle."""
     scheduler = state["scheduler"]
     held = {name: scheduler[name] for name in ("running", "waiting") if scheduler[name]}
-    held |= {f"pages.{name}": scheduler["pages"][name] for name in ("used", "promised") if scheduler["pages"][name]}
+    pages = {"used": scheduler["pages"]["used"] - scheduler["prefix_cache"]["unused"]}  # what is cached is kept
+    pages["promised"] = scheduler["pages"]["promised"]
+    held |= {f"pages.{name}": count for name, count in pages.items() if count}
     slots = [slot for slot in scheduler["slots"] if slot["pins"] or slot["holds"]]
     held |= {"slots": slots} if slots else {}
     return held | ({"live": state["live"]} if state["live"] else {})

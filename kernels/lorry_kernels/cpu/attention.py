@@ -37,38 +37,53 @@ class DecodeAttention:
 
 
 def plan_decode(
-    tables: Sequence[Sequence[int]], lengths: Sequence[int], page_tokens: int, group: int, dtype: torch.dtype
+    tables: Sequence[Sequence[int]],
+    lengths: Sequence[int],
+    page_tokens: int,
+    group: int,
+    dtype: torch.dtype,
+    window: int | None = None,
 ) -> DecodeAttention:
-    """``tables[i]`` are the pages of row i, ``lengths[i]`` its KV length, the new token included."""
-    used = [-(-length // page_tokens) for length in lengths]
-    pages = [page for table, count in zip(tables, used, strict=True) for page in table[:count]]
+    """``tables[i]`` are the pages of row i, ``lengths[i]`` its KV length, the new token included.
+
+    With a window a row sees its last ``window`` positions, and no page that lies wholly before them is in the plan.
+    """
+    starts = [0 if window is None else max(0, length - window) for length in lengths]
+    used = [
+        range(start // page_tokens, -(-length // page_tokens)) for start, length in zip(starts, lengths, strict=True)
+    ]
+    pages = [table[j] for table, own in zip(tables, used, strict=True) for j in own]
     low, high = min(pages), max(pages) + 1
-    most = max(used)
+    most = max(map(len, used))
     shared = len(set(pages)) != len(pages)
     sparse = shared or high - low > len(pages) + len(pages) // 2 + 2
     count = len(pages) if sparse else high - low
-    owner = torch.zeros(count, dtype=torch.int64)
-    filled = torch.full((count,), page_tokens, dtype=torch.int64)
-    merge = torch.zeros(len(tables), most, dtype=torch.int64)
-    pad = torch.ones(len(tables), most, dtype=torch.bool)
+    # Lists first: one element of a tensor costs as much to set as a hundred of a list.
+    owner, filled, passed = [0] * count, [page_tokens] * count, [0] * count
+    merge = [[0] * most for _ in used]
     index = 0
-    for row, (table, length, pages_used) in enumerate(zip(tables, lengths, used, strict=True)):
-        for j in range(pages_used):
+    for row, (table, start, length, own) in enumerate(zip(tables, starts, lengths, used, strict=True)):
+        for split, j in enumerate(own):
             at = index if sparse else table[j] - low
             owner[at] = row
-            filled[at] = min(length - j * page_tokens, page_tokens)
-            merge[row, j] = at
-            pad[row, j] = False
+            merge[row][split] = at
             index += 1
-    hidden = torch.arange(page_tokens)[None, :] >= filled[:, None]
+        filled[at] = length - (own.stop - 1) * page_tokens
+        passed[merge[row][0]] = start - own.start * page_tokens
+    offset = torch.arange(page_tokens)[None, :]
+    hidden = offset >= torch.tensor(filled)[:, None]
+    if any(passed):
+        hidden |= offset < torch.tensor(passed)[:, None]
     mask = torch.zeros(count, 1, 1, page_tokens, dtype=dtype).masked_fill_(hidden[:, None, None, :], float("-inf"))
+    spans = torch.tensor([len(own) for own in used])
+    pad = torch.arange(most)[None, :] >= spans[:, None]
     return DecodeAttention(
         low=low,
         high=high,
         gather=torch.tensor(pages) if sparse else None,
-        owner=owner,
+        owner=torch.tensor(owner),
         mask=mask.expand(count, 1, group, page_tokens),
-        merge=merge,
+        merge=torch.tensor(merge),
         pad=pad if bool(pad.any()) else None,
     )
 
@@ -105,18 +120,27 @@ def decode_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, plan: DecodeAt
     return merged
 
 
-def prefill_attention(q: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+def prefill_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, window: int | None = None) -> Tensor:
     """One sequence's chunk. q ``[n, H, D]`` at positions start .., keys and values ``[m, KVH, D]`` with
-    m = start + n; causal. Returns ``[n, H, D]``."""
+    m = start + n; causal, and with a window each query sees that many keys up to its own. Returns ``[n, H, D]``.
+
+    Only differences of positions count, so with a window the first keys may be left out, where position 0 is then
+    the first that is given.
+    """
     n, heads, _ = q.shape
     m, kv_heads, _ = keys.shape
     grouped = heads != kv_heads
     query = q.transpose(0, 1).unsqueeze(0)
     key, value = keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
-    if start == 0:
+    if window is not None and m <= window:
+        window = None
+    if start == 0 and window is None:
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
     else:
-        seen = torch.arange(m)[None, :] <= torch.arange(start, m)[:, None]
+        key_at, query_at = torch.arange(m)[None, :], torch.arange(start, m)[:, None]
+        seen = key_at <= query_at
+        if window is not None:
+            seen &= key_at > query_at - window
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=grouped)
     assert out.shape[2] == n
     result: Tensor = out.squeeze(0).transpose(0, 1)

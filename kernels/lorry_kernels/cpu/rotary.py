@@ -6,11 +6,16 @@ import torch
 from torch import Tensor
 
 
-def rotary_tables(head_dim: int, theta: float, positions: int) -> tuple[Tensor, Tensor]:
-    """(cos, signed sin), float32 ``[positions, head_dim]``. The sign of rotate-half is folded into sin."""
-    inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
-    angle = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
+def rotary_tables(frequencies: Tensor, positions: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """(cos, signed sin), float32 ``[positions, D]``, for frequencies float32 ``[D / 2]`` in radians a position.
+
+    The sign of rotate-half is folded into sin. Both are multiplied by ``scale``, which scales every attention score
+    by its square.
+    """
+    angle = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
     cos, sin = angle.cos(), angle.sin()
+    if scale != 1.0:
+        cos, sin = cos.mul_(scale), sin.mul_(scale)
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 

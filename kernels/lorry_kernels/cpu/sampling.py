@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lorry_kernels.cpu.penalties import Penalties
 from lorry_kernels.reference.philox import uniform
 
 WINDOW = 256
@@ -16,7 +17,8 @@ WINDOW = 256
 
 @dataclass(frozen=True, slots=True)
 class RowSampling:
-    """``temperature`` 0 is greedy; ``top_k`` 0 is all; ``position`` counts the token drawn."""
+    """``temperature`` 0 is greedy; ``top_k`` 0 is all; ``position`` counts the token drawn. Without ``penalties`` the
+    logits are sampled from as they are."""
 
     temperature: float
     top_k: int
@@ -25,9 +27,10 @@ class RowSampling:
     seed: int
     choice: int
     position: int
+    penalties: Penalties | None = None
 
 
-def _likeliest(scores: Tensor, count: int) -> Tensor:
+def likeliest(scores: Tensor, count: int) -> Tensor:
     """Ids of at least the ``count`` largest scores, from likeliest to least, ties by id, as the reference sorts."""
     if count >= scores.shape[0]:
         return torch.sort(scores, descending=True, stable=True).indices
@@ -45,7 +48,7 @@ def _draw(logits: Tensor, row: RowSampling) -> int:
     allowed = min(row.top_k, scores.shape[0]) if row.top_k else scores.shape[0]
     peak, draw = scores.max(), uniform(row.seed, row.choice, row.position)
     for window in (min(WINDOW, allowed), allowed):
-        ids = _likeliest(scores, window)[:allowed]
+        ids = likeliest(scores, window)[:allowed]
         every = ids.shape[0] == allowed
         if not every and row.top_k:
             continue  # the mass of the k likeliest is not known yet
@@ -70,17 +73,20 @@ def _draw(logits: Tensor, row: RowSampling) -> int:
 
 
 def sample(logits: Tensor, rows: Sequence[RowSampling]) -> tuple[list[int], list[bool]]:
-    """logits ``[B, V]`` -> (a token a row, finite a row). A row that is not finite gets token 0 and False;
-    the other rows do not notice."""
+    """logits ``[B, V]``, which stay as they are -> (a token a row, finite a row). A row that is not finite, before any
+    penalty, gets token 0 and False; the other rows do not notice."""
     low, high = torch.aminmax(logits, dim=-1)
     finite = (torch.isfinite(low) & torch.isfinite(high)).tolist()
     tokens = torch.argmax(logits, -1).tolist()
     for i, row in enumerate(rows):
         if not finite[i]:
             tokens[i] = 0
+        elif row.penalties is not None:
+            scores = row.penalties.adjust(logits[i])
+            tokens[i] = _draw(scores, row) if row.temperature > 0 else int(torch.argmax(scores))
         elif row.temperature > 0:
             tokens[i] = _draw(logits[i], row)
     return tokens, finite
 
 
-__all__ = ["RowSampling", "sample"]
+__all__ = ["RowSampling", "likeliest", "sample"]

@@ -10,18 +10,25 @@ from torch import Tensor
 
 
 def paged_attention_reference(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Sequence[int], start: int
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    block_table: Sequence[int],
+    start: int,
+    window: int | None = None,
 ) -> Tensor:
     """One sequence. q ``[n, H, D]`` at positions start .. start+n-1; pages ``[P, KVH, page, D]``.
 
-    The KV of the query tokens is already in the pages. Returns float64 ``[n, H, D]``.
+    The KV of the query tokens is already in the pages. A query at position p sees the keys 0 .. p, with a window
+    p - window + 1 .. p. Returns float64 ``[n, H, D]``.
     """
     n, heads, dim = q.shape
     kv_heads, page = k_pages.shape[1], k_pages.shape[2]
     group = heads // kv_heads
     out = torch.empty(n, heads, dim, dtype=torch.float64)
     for i in range(n):
-        positions = range(start + i + 1)
+        at = start + i
+        positions = range(0 if window is None else max(0, at - window + 1), at + 1)
         for head in range(heads):
             keys = torch.stack([k_pages[block_table[p // page], head // group, p % page] for p in positions])
             values = torch.stack([v_pages[block_table[p // page], head // group, p % page] for p in positions])

@@ -13,13 +13,13 @@ from lorry.adapters.fields import FIELDS
 from lorry.adapters.header import HeaderRefused, read_bounded, show, strict_json
 from lorry.adapters.pattern import MatchBudget, Pattern, PatternRefused
 from lorry.adapters.targets import TargetRule
+from lorry.layers.families import FAMILIES
 
 CONFIG_NAME = "adapter_config.json"
 _LITERAL = re.compile(r"[A-Za-z0-9_.]+\Z")
 _MAX_REGEXES = 64
 _DEFAULT_RANK = 8
 _DEFAULT_ALPHA = 8
-_BASE_CLASSES = (None, "LlamaForCausalLM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class AdapterConfig:
         return self.target.targets(module)
 
 
-def read_config(path: Path, max_bytes: int) -> AdapterConfig:
-    """Raises ConfigRefused."""
+def read_config(path: Path, max_bytes: int, base_class: str | None = None) -> AdapterConfig:
+    """See ``parse_config``."""
     try:
         text = read_bounded(path, max_bytes).decode("utf-8")
         raw = strict_json(text, path.name)
@@ -96,11 +96,14 @@ def read_config(path: Path, max_bytes: int) -> AdapterConfig:
         raise ConfigRefused((ConfigProblem(error.field, error.message, error.value, error.limit),)) from error
     if not isinstance(raw, dict):
         raise ConfigRefused((ConfigProblem(path.name, f"{path.name}: must be a JSON object; save it again"),))
-    return parse_config(raw)
+    return parse_config(raw, base_class)
 
 
-def parse_config(raw: Mapping[str, Any]) -> AdapterConfig:
-    """Raises ConfigRefused with one problem for each field that is wrong, unknown or not served."""
+def parse_config(raw: Mapping[str, Any], base_class: str | None = None) -> AdapterConfig:
+    """``base_class`` is the base's class in transformers; None: any that is served.
+
+    Raises ConfigRefused with one problem for each field that is wrong, unknown or not served.
+    """
     problems: list[ConfigProblem] = []
     budget = MatchBudget()
 
@@ -136,9 +139,12 @@ def parse_config(raw: Mapping[str, Any]) -> AdapterConfig:
     if name is not None and not isinstance(name, str):
         problem("base_model_name_or_path", f"{show(name)} must be a string or null", name)
     mapping = raw.get("auto_mapping")
-    base_class = mapping.get("base_model_class") if isinstance(mapping, dict) else mapping
-    if base_class not in _BASE_CLASSES:
-        problem("auto_mapping", f"{show(base_class)} is not the base's class; train on {_BASE_CLASSES[1]}", base_class)
+    trained_on = mapping.get("base_model_class") if isinstance(mapping, dict) else mapping
+    classes = [family.causal_lm for family in FAMILIES.values()] if base_class is None else [base_class]
+    if trained_on not in (None, *classes):
+        problem(
+            "auto_mapping", f"{show(trained_on)} is not the base's class; train on {' or '.join(classes)}", trained_on
+        )
 
     by_module: dict[str, ByModule] = {}
     for field, default, check, want in (

@@ -24,7 +24,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"\.lora_embedding_", "is LoRA on an embedding, not served yet", "leave embeddings out of target_modules"),
         (r"\.token_adapter\.|trainable_tokens", "is trained tokens (trainable_token_indices)", "train without them"),
         (
-            r"\.modules_to_save\.|\b(?:lm_head|embed_tokens|norm|[a-z]+_layernorm)\.weight\Z",
+            r"\.modules_to_save\.|\b(?:lm_head|embed_tokens|(?:[qk]_)?norm|[a-z]+_layernorm)\.weight\Z",
             "replaces a whole module (modules_to_save), not served yet",
             "train without modules_to_save and save with save_embedding_layers=False",
         ),

@@ -43,7 +43,7 @@ def validate_directory(
     checks = list(check_files(path, limits.max_files, (CONFIG_NAME, WEIGHTS_NAME)))
     config = None
     try:
-        config = read_config(path / CONFIG_NAME, limits.max_config_bytes)
+        config = read_config(path / CONFIG_NAME, limits.max_config_bytes, spec.causal_lm)
         checks.append(Check("config", "pass", "every field is served or harmless"))
     except ConfigRefused as refused:
         checks.extend(Check.fail(f"config.{p.field}", p.message, p.value, p.limit) for p in refused.problems)

@@ -11,12 +11,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lorry
-from lorry.config import GatewayConfig, lorry_home
+from lorry.cli.sizes import size
+from lorry.config import GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig, lorry_home
 from lorry.errors import LorryError
+
+DTYPES = ("bfloat16", "float16", "float32")
+DERIVED = {
+    "max-sequences": "most requests in a step",
+    "token-budget": "most tokens of a step",
+    "prefill-chunk-tokens": "most prompt tokens of one request in a step",
+    "page-tokens": "tokens of a KV page",
+    "threads": "the engine's threads",
+}
+"""Flags whose default the base, the budget and the cores decide (``lorry.engine.settings``), and what they bound."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    defaults = GatewayConfig()
+    defaults, memory, ops = GatewayConfig(), MemoryConfig(), OpsConfig()
     parser = argparse.ArgumentParser(prog="lorry", description="Many LoRA adapters, many tenants, one base model.")
     parser.add_argument("--version", action="version", version=f"lorry {lorry.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -31,8 +42,26 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument("--base", type=Path, default=None, help="Hugging Face folder of the base (default: the demo's)")
     serve.add_argument("--host", default=defaults.host, help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=int, default=defaults.port, help="port, 0 is any (default: %(default)s)")
-    serve.add_argument("--memory-budget-mb", type=int, default=None, help="bytes for KV and adapters, in MiB")
-    serve.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the base's weights")
+    budget = serve.add_mutually_exclusive_group()
+    budget.add_argument(
+        "--memory-budget",
+        type=size,
+        default=memory.budget_bytes,
+        metavar="SIZE",
+        help=f"for KV and adapters together, as 2GiB (default: {memory.budget_bytes >> 20}MiB)",
+    )
+    budget.add_argument("--memory-budget-mb", type=int, default=None, metavar="MIB", help="the same, in MiB")
+    serve.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of the base's weights")
+    serve.add_argument(
+        "--context-tokens",
+        type=int,
+        default=SchedulerConfig().context_tokens,
+        help="longest prompt and answer together (default: %(default)s)",
+    )
+    for name, what in DERIVED.items():
+        serve.add_argument(f"--{name}", type=int, default=None, metavar="N", help=f"{what} (default: derived)")
+    serve.add_argument("--ops-host", default=ops.host, help="where health and state are served (default: %(default)s)")
+    serve.add_argument("--ops-port", type=int, default=ops.port, help="its port, 0 is any (default: %(default)s)")
 
     generate = commands.add_parser("generate", help="one streamed answer from a running gateway")
     generate.add_argument("prompt", help="the user's message (with --raw: the prompt as it is)")
@@ -41,6 +70,17 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--max-tokens", type=int, default=128)
     generate.add_argument("--temperature", type=float, default=0.0)
     generate.add_argument("--seed", type=int, default=None)
+    generate.add_argument("--n", type=int, default=1, help="so many choices (default: 1)")
+    generate.add_argument("--repetition-penalty", type=float, default=None, help="above 0, 1 is none")
+    generate.add_argument("--frequency-penalty", type=float, default=None, help="-2 to 2")
+    generate.add_argument("--presence-penalty", type=float, default=None, help="-2 to 2")
+    generate.add_argument(
+        "--logit-bias", action="append", default=[], metavar="ID=VALUE", help="-100 to 100 for a token id; repeatable"
+    )
+    generate.add_argument(
+        "--top-logprobs", type=int, default=None, metavar="K", help="each token's logprob, with the K likeliest"
+    )
+    generate.add_argument("--cache-scope", default="", help="cached prefixes are shared within it alone")
     generate.add_argument("--expected-sha256", default="", help="refuse any other version than this digest")
     generate.add_argument("--raw", action="store_true", help="no chat template")
     generate.add_argument("--json", action="store_true", help="one JSON object instead of the text")

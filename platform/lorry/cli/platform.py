@@ -21,11 +21,23 @@ from lorry.adapters.report import ValidationReport
 from lorry.adapters.store import open_store
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.cli.homes import Home, HomeLock
-from lorry.config import EngineConfig, GatewayConfig, MemoryConfig, SchedulerConfig, StoreConfig, TierConfig
+from lorry.config import (
+    EngineConfig,
+    GatewayConfig,
+    MemoryConfig,
+    OpsConfig,
+    RestartConfig,
+    SchedulerConfig,
+    StoreConfig,
+    TierConfig,
+    WatchdogConfig,
+)
 from lorry.engine.contract import EngineInfo
-from lorry.engine.launch import EngineProcess
-from lorry.errors import Unavailable
+from lorry.engine.settings import Choice
+from lorry.engine.supervise import EngineSupervisor
+from lorry.errors import LorryError, Unavailable
 from lorry.gateway.ledger import LedgerDrain
+from lorry.gateway.ops import OpsServer
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.server import ExtraService, GatewayServer, build_server
 from lorry.gateway.usage import UsageSpool
@@ -49,6 +61,12 @@ class Settings:
     dtype: str = "bfloat16"
     store: StoreConfig | None = None
     threads: int | None = None
+    restarts: RestartConfig = field(default_factory=RestartConfig)
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+    ops: OpsConfig | None = None
+    """Where operators look; None is nowhere."""
+    choices: tuple[Choice, ...] = ()
+    """The settings that were derived, with their reasons: said at the start, kept in the state."""
 
 
 class Platform:
@@ -61,10 +79,12 @@ class Platform:
         self.admin_key: str | None = None
         """On the first start in a home alone: print it once, it is kept nowhere."""
         self.server: GatewayServer
-        self.engine: EngineProcess
+        self.engine: EngineSupervisor
         self.info: EngineInfo
         self.registry: Registry
         self.s3: LocalS3 | None = None
+        self.ops: OpsServer | None = None
+        self._started = False
 
     @property
     def address(self) -> str:
@@ -83,12 +103,44 @@ class Platform:
     ) -> None:
         await self._stack.aclose()
 
-    async def engine_gone(self) -> int:
-        """Returns the engine's exit status when it ends."""
-        return await self.engine.wait()
+    def hurry(self) -> None:
+        """A stop that is under way does not wait for live requests any more."""
+        if self._started:
+            self.server.hurry()
+            self.engine.hurry()
+
+    async def ready(self) -> None:
+        """Raises the LorryError that says why nothing can be generated now."""
+        if not self._started:
+            raise Unavailable("the platform is starting; try again", retry_after_s=1.0)
+        await self.server.ready()
+
+    async def state(self) -> dict[str, Any]:
+        """Bounded JSON for operators: no key, no prompt, no answer."""
+        settings = {choice.name: {"value": choice.value, "why": choice.why} for choice in self._settings.choices}
+        if not self._started:
+            return {"settings": settings, "gateway": None, "supervisor": None, "engine": None}
+        engine: dict[str, Any]
+        try:
+            engine = await self.engine.client.state()
+        except LorryError as error:
+            engine = {"reason": error.reason, "message": error.message}
+        return {
+            "settings": settings,
+            "gateway": self.server.state(),
+            "supervisor": self.engine.state(),
+            "engine": engine,
+        }
 
     async def _start(self) -> None:
         settings, home = self._settings, self._settings.home
+        for choice in settings.choices:
+            self._say(str(choice))
+        if settings.ops is not None:
+            self.ops = OpsServer(settings.ops, self.ready, self.state)
+            self._stack.push_async_callback(self.ops.stop)
+            self.ops.start()
+            self._say(f"health and state: {self.ops.address}/healthz /readyz /internal/state")
         self._stack.enter_context(HomeLock(home))
         self._say("registry: migrating")
         made = await bootstrap(home.root, home.registry_url)
@@ -110,15 +162,23 @@ class Platform:
         self._stack.push_async_callback(self._settle, drain)
         self._stack.push_async_callback(usage.close)
         await self._background(drain.run())
-        assert self.engine.client is not None
 
         def add_admin(server: Any) -> None:
             add_admin_services(server, self.registry, source, versions)
 
         extra = [ExtraService(name, add_admin if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
-        self.server = build_server(settings.gateway, source, EngineRoutes([self.engine.client]), usage, extra=extra)
+        self.server = build_server(
+            settings.gateway,
+            source,
+            EngineRoutes([self.engine.client]),
+            usage,
+            kv_salt=made.secrets.kv_salt,
+            extra=extra,
+        )
+        self.engine.listeners.append(self.server.engines_changed)
         await self.server.start()
         self._stack.push_async_callback(self.server.stop)
+        self._started = True
         self._say(f"gateway and admin API: {self.server.address}")
 
     async def _local_store(self) -> StoreConfig:
@@ -140,10 +200,13 @@ class Platform:
             scheduler=settings.scheduler,
             memory=settings.memory,
             dtype=settings.dtype,
+            watchdog=settings.watchdog,
         )
         if settings.threads is not None:
             config = replace(config, threads=settings.threads)
-        self.engine = EngineProcess(config, f"unix:{folder}/engine.sock", home.logs / "engine.log")
+        self.engine = EngineSupervisor(
+            config, f"unix:{folder}/engine.sock", home.logs / "engine.log", settings.restarts, self._say
+        )
         self._stack.push_async_callback(self.engine.stop)
         self.info = await self.engine.start()
 

@@ -14,12 +14,13 @@ from lorry.cli.demo.run import demo_home
 from lorry.cli.homes import Home
 from lorry.cli.model import prepare_smollm2, rich_progress
 from lorry.cli.platform import Platform, Settings
-from lorry.config import GatewayConfig, MemoryConfig
+from lorry.config import GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig, usable_cores
+from lorry.engine.settings import EngineSettings, ModelNumbers, derive
 from lorry.errors import FailedPrecondition
 
 
 async def serve(options: argparse.Namespace, home: Path) -> int:
-    """0 after a signal, 1 where the engine ended by itself."""
+    """0 after a signal. An engine that ends by itself is started again meanwhile."""
     console = Console()
     own = demo_home(home) if options.demo else Home(home)
     if options.demo and not own.keys.exists():
@@ -28,37 +29,65 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
     if base_dir is None:
         with rich_progress() as progress:
             base_dir = await asyncio.to_thread(prepare_smollm2, home, progress)
-    memory = MemoryConfig()
-    if options.memory_budget_mb is not None:
-        memory = replace(memory, budget_bytes=options.memory_budget_mb << 20)
+    chosen = await asyncio.to_thread(chosen_settings, options, base_dir)
     settings = Settings(
         own,
         base_dir,
         gateway=replace(GatewayConfig(), host=options.host, port=options.port),
-        memory=memory,
+        memory=chosen.memory(_memory(options)),
+        scheduler=chosen.scheduler(_scheduler(options)),
         dtype=options.dtype,
+        threads=chosen.threads.value,
+        ops=OpsConfig(options.ops_host, options.ops_port),
+        choices=chosen.choices,
     )
+    platform = Platform(settings, lambda line: console.print(line, highlight=False, soft_wrap=True))
     stop = asyncio.Event()
+
+    def signalled() -> None:
+        if stop.is_set():
+            platform.hurry()
+        stop.set()
+
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    async with Platform(settings, lambda line: console.print(line, highlight=False)) as platform:
+        loop.add_signal_handler(name, signalled)
+    async with platform:
         if platform.admin_key is not None:
             console.print(f"Admin API key, shown this once: {platform.admin_key}", highlight=False, soft_wrap=True)
         info = platform.info
         console.print(f"base       sha256 {info.base}\ntokenizer  sha256 {info.tokenizer_sha256}", highlight=False)
         console.print("ready; Ctrl-C stops it", highlight=False)
-        gone = asyncio.create_task(platform.engine_gone())
-        stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait([gone, stopped], return_when=asyncio.FIRST_COMPLETED)
-        failed = gone.done()
-        if failed:
-            console.print(f"the engine ended with {gone.result()}; see {own.logs / 'engine.log'}")
-        for task in (gone, stopped):
-            task.cancel()
-        await asyncio.gather(gone, stopped, return_exceptions=True)
-        console.print("draining")
-    return 1 if failed else 0
+        await stop.wait()
+        console.print("draining; once more ends it at once", highlight=False)
+    return 0
 
 
-__all__ = ["serve"]
+def chosen_settings(options: argparse.Namespace, base_dir: Path) -> EngineSettings:
+    """Derived from base, budget and cores, but for what the operator chose."""
+    return derive(
+        ModelNumbers.read(base_dir, options.dtype),
+        _memory(options),
+        usable_cores(),
+        _scheduler(options).context_tokens,
+        {
+            "max_sequences": options.max_sequences,
+            "token_budget": options.token_budget,
+            "prefill_chunk_tokens": options.prefill_chunk_tokens,
+            "page_tokens": options.page_tokens,
+            "threads": options.threads,
+        },
+    )
+
+
+def _memory(options: argparse.Namespace) -> MemoryConfig:
+    if options.memory_budget_mb is not None:
+        return MemoryConfig(budget_bytes=options.memory_budget_mb << 20)
+    return MemoryConfig(budget_bytes=options.memory_budget)
+
+
+def _scheduler(options: argparse.Namespace) -> SchedulerConfig:
+    return SchedulerConfig(context_tokens=options.context_tokens)
+
+
+__all__ = ["chosen_settings", "serve"]

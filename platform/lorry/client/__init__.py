@@ -9,7 +9,19 @@ with Client("127.0.0.1:50061", "lorry_...") as client:
 
 from lorry.client.aio import AsyncClient, AsyncStream
 from lorry.client.requests import GenerateParams, Message
-from lorry.client.results import Delta, Result
+from lorry.client.results import Choice, Delta, Result
 from lorry.client.sync import Client, Stream
+from lorry.request import TokenLogprobs
 
-__all__ = ["AsyncClient", "AsyncStream", "Client", "Delta", "GenerateParams", "Message", "Result", "Stream"]
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Choice",
+    "Client",
+    "Delta",
+    "GenerateParams",
+    "Message",
+    "Result",
+    "Stream",
+    "TokenLogprobs",
+]

@@ -11,15 +11,15 @@ import grpc.aio
 from lorry.api.status import error_from_rpc
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import generate_pb2_grpc
-from lorry.client.requests import GenerateParams, Message, build_request, count_request
+from lorry.client.requests import GenerateParams, Message, build_request, choices_of, count_request
 from lorry.client.results import Delta, Result, StreamState, result
 
 
 class AsyncStream(StreamState):
     """Iterate it for deltas; leave its ``async with`` block (or ``close``) to stop the generation early."""
 
-    def __init__(self, call: Any) -> None:
-        super().__init__()
+    def __init__(self, call: Any, n: int) -> None:
+        super().__init__(n)
         self._call = call
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
@@ -69,7 +69,7 @@ class AsyncClient:
     ) -> Result:
         """One whole answer to exactly one of ``prompt``, ``messages`` and ``token_ids``."""
         request = build_request(model, prompt, messages, token_ids, params)
-        return result(await self._unary("Generate", request, timeout_s))
+        return result(await self._unary("Generate", request, timeout_s), choices_of(request))
 
     def stream(
         self,
@@ -83,7 +83,8 @@ class AsyncClient:
     ) -> AsyncStream:
         """As ``generate``, piece by piece. What is refused raises at the first step of the iteration."""
         request = build_request(model, prompt, messages, token_ids, params)
-        return AsyncStream(self._stub.GenerateStream(request, timeout=timeout_s, metadata=self._metadata))
+        call = self._stub.GenerateStream(request, timeout=timeout_s, metadata=self._metadata)
+        return AsyncStream(call, choices_of(request))
 
     async def count_tokens(
         self, model: str, prompt: str | None = None, *, messages: Sequence[Message] | None = None

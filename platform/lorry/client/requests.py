@@ -9,8 +9,20 @@ from lorry.api.v1 import generate_pb2 as pb
 from lorry.errors import InvalidRequest
 
 _COLD_LOAD: Mapping[str, pb.ColdLoad.ValueType] = {"wait": pb.COLD_LOAD_WAIT, "reject": pb.COLD_LOAD_REJECT}
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "n",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+)
 _STOPPING = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos")
+_OUTPUT = ("top_logprobs", "prompt_logprobs", "flush")
 
 Message = Mapping[str, str]
 """``{"role": "user", "content": "..."}``"""
@@ -19,8 +31,10 @@ Message = Mapping[str, str]
 class GenerateParams(TypedDict, total=False):
     """Meanings, ranges and defaults are those of ``generate.proto``; what is left out is the server's default.
 
+    ``n``: choices. ``logit_bias``: by token id. ``top_logprobs``, ``prompt_logprobs``: 0 is the token's own alone.
     ``want_token_ids``: ids beside the text. ``flush``: every token at once. ``cold_load``: wait for an adapter
-    that is not loaded, or have the request rejected (AdapterCold).
+    that is not loaded, or have the request rejected (AdapterCold). ``cache_scope``: within it alone are cached
+    prefixes shared.
     """
 
     temperature: float
@@ -28,6 +42,11 @@ class GenerateParams(TypedDict, total=False):
     top_k: int
     min_p: float
     seed: int
+    n: int
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float]
     max_tokens: int
     min_tokens: int
     stop: Sequence[str]
@@ -38,6 +57,10 @@ class GenerateParams(TypedDict, total=False):
     request_id: str
     cold_load: Literal["wait", "reject"]
     queue_timeout_s: float
+    ttft_timeout_s: float
+    cache_scope: str
+    top_logprobs: int
+    prompt_logprobs: int
     want_token_ids: bool
     flush: bool
 
@@ -65,23 +88,31 @@ def build_request(
             expected_sha256=params.get("expected_sha256", ""),
             sampling=pb.SamplingParams(**{name: given[name] for name in _SAMPLING if name in given}),  # type: ignore[arg-type]
             stopping=pb.StoppingParams(**{name: given[name] for name in _STOPPING if name in given}),  # type: ignore[arg-type]
+            output=pb.OutputParams(
+                token_ids=params.get("want_token_ids"),
+                **{name: given[name] for name in _OUTPUT if name in given},  # type: ignore[arg-type]
+            ),
             cold_load=_COLD_LOAD[params.get("cold_load", "wait")],
+            cache_scope=params.get("cache_scope", ""),
         )
-        if params.get("want_token_ids"):
-            request.output.token_ids = True
-        if params.get("flush"):
-            request.output.flush = True
         if "queue_timeout_s" in params:
             request.queue_timeout.FromNanoseconds(round(params["queue_timeout_s"] * 1e9))
+        if "ttft_timeout_s" in params:
+            request.ttft_timeout.FromNanoseconds(round(params["ttft_timeout_s"] * 1e9))
         if prompt is not None:
             request.prompt = prompt
         elif messages is not None:
             request.chat.CopyFrom(_chat(messages))
         else:
             request.token_ids.CopyFrom(pb.TokenIds(ids=token_ids))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise InvalidRequest(f"request: a value does not fit its field: {error}") from error
     return request
+
+
+def choices_of(request: pb.GenerateRequest) -> int:
+    """How many choices the request asks for."""
+    return request.sampling.n if request.sampling.HasField("n") else 1
 
 
 def _chat(messages: Sequence[Message]) -> pb.Chat:
@@ -97,4 +128,4 @@ def count_request(model: str, prompt: str | None, messages: Sequence[Message] | 
     return pb.CountTokensRequest(model=model, chat=_chat(messages or ()))
 
 
-__all__ = ["GenerateParams", "Message", "build_request", "count_request"]
+__all__ = ["GenerateParams", "Message", "build_request", "choices_of", "count_request"]

@@ -1,6 +1,7 @@
 """The engine: step loop, runner, device storage, transports. Only the torch-free contract is exported here."""
 
 from lorry.engine.contract import (
+    ChoiceEnd,
     EngineClient,
     EngineEvent,
     EngineInfo,
@@ -12,6 +13,7 @@ from lorry.engine.contract import (
 )
 
 __all__ = [
+    "ChoiceEnd",
     "EngineClient",
     "EngineEvent",
     "EngineInfo",

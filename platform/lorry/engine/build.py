@@ -1,8 +1,9 @@
-"""A running engine with disk and host tiers over the configured object store."""
+"""A running engine with disk and host tiers over the configured object store, and its watchdog."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -12,12 +13,36 @@ from lorry.adapters.tiers import HostTierStore, open_host_tier
 from lorry.adapters.validate import Limits
 from lorry.config import EngineConfig
 from lorry.engine.local import LocalEngine
-from lorry.engine.parts import build_parts
+from lorry.engine.parts import EngineParts, build_parts
+from lorry.engine.watchdog import Watchdog
 from lorry.models.weights import read_spec
 
 
-def build_engine(config: EngineConfig) -> LocalEngine:
-    """Call on the event loop's thread. Raises what ``build_parts`` raises, with nothing left running."""
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """An engine that does not run yet. ``open`` makes it run, once; ``close`` is for one that never will."""
+
+    config: EngineConfig
+    parts: EngineParts
+    close: Callable[[], None]
+
+    def open(self) -> LocalEngine:
+        """Call on the event loop's thread. The engine is warm when its ``info`` answers."""
+        core = self.parts.core
+        watchdog = Watchdog(self.config.watchdog, core)
+        core.listen(watchdog)
+        core.sections["watchdog"] = watchdog.state
+
+        def close() -> None:
+            watchdog.stop()
+            self.close()
+
+        watchdog.start()
+        return LocalEngine(core, self.parts.info, close)
+
+
+def build(config: EngineConfig) -> BuiltEngine:
+    """Loads the base; takes seconds, on any thread. Raises what ``build_parts`` raises, with nothing left running."""
     wake: list[Callable[[], None]] = []
 
     def changed() -> None:
@@ -47,7 +72,7 @@ def build_engine(config: EngineConfig) -> LocalEngine:
         close()
         raise
     wake.append(parts.core.wake)
-    return LocalEngine(parts.core, parts.info, close)
+    return BuiltEngine(config, parts, close)
 
 
-__all__ = ["build_engine"]
+__all__ = ["BuiltEngine", "build"]

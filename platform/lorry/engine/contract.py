@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
-from lorry.request import SamplingParams, StoppingParams
+from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """``adapter`` None is the base. Times are seconds from the moment of submission; None is no limit."""
+    """``adapter`` None is the base. Times are seconds from the moment of submission; None is no limit.
+
+    ``n`` choices share the prompt; each has ``stopping`` of its own count. ``cache_salt`` is the tenant's, derived by the
+    gateway: requests with another one, or another ``cache_scope``, never meet in the prefix cache, and an empty one keeps
+    out of it.
+    """
 
     request_id: RequestId
     tenant: TenantId
@@ -27,6 +32,12 @@ class EngineRequest:
     deadline_s: float | None = None
     queue_timeout_s: float | None = None
     reject_cold: bool = False
+    ttft_timeout_s: float | None = None
+    priority: int = 0
+    n: int = 1
+    output: OutputParams = OutputParams()
+    cache_salt: bytes = field(default=b"", repr=False)
+    cache_scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +55,45 @@ class Provenance:
 @dataclass(frozen=True, slots=True)
 class Started:
     """The request's first token is there. ``tier``: base, device, host, disk or object_store, where the
-    adapter was when the request came."""
+    adapter was when the request came. ``prompt_logprobs``: of every prompt token but the first, where asked for."""
 
     provenance: Provenance
     tier: str
     queue_s: float
     adapter_load_s: float
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids and the text that became certain with them (it may be empty, or lag behind the ids)."""
+    """New ids of one choice and the text that became certain with them (it may be empty, or lag behind the ids).
+    ``logprobs``: of ``token_ids``, where asked for."""
 
     token_ids: tuple[int, ...]
     text: str
+    choice: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEnd:
+    """``reason``: ``stop`` (end of sequence, a stop id, a stop string) or ``length`` (max_tokens, or the context's end).
+    ``matched_stop`` is the stop string, or ''; ``matched_stop_id`` the id that ended it."""
+
+    reason: str
+    matched_stop: str
+    matched_stop_id: int | None
+    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """``reason``: ``stop`` or ``length``. Nothing follows it."""
+    """All choices have ended; ``choices[i]`` is choice i. Nothing follows it. ``output_tokens`` is their sum,
+    ``prompt_tokens`` and ``cached_prompt_tokens`` count the prompt once. Seconds are of choice 0, ``decode_s`` up to the
+    last token of all."""
 
     provenance: Provenance
-    reason: str
-    matched_stop: str
-    matched_stop_id: int | None
+    choices: tuple[ChoiceEnd, ...]
     prompt_tokens: int
     output_tokens: int
     cached_prompt_tokens: int
@@ -76,6 +102,21 @@ class Finished:
     decode_s: float
     max_distinct_adapters: int
     min_distinct_adapters: int
+
+    @property
+    def reason(self) -> str:
+        """Of choice 0."""
+        return self.choices[0].reason
+
+    @property
+    def matched_stop(self) -> str:
+        """Of choice 0."""
+        return self.choices[0].matched_stop
+
+    @property
+    def matched_stop_id(self) -> int | None:
+        """Of choice 0."""
+        return self.choices[0].matched_stop_id
 
 
 EngineEvent = Started | Tokens | Finished
@@ -103,7 +144,8 @@ class EngineClient(ABC):
 
     @abstractmethod
     def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
-        """Started, Tokens..., Finished; or a LorryError at any point, and nothing after it.
+        """Started, Tokens..., Finished; or a LorryError at any point, and nothing after it. One choice's error is
+        the request's.
 
         Never ends without Finished or an error. Closing the iterator (or cancelling its consumer) aborts
         the request: its pages, pin and hold are free within one step. The engine dying raises
@@ -120,6 +162,7 @@ class EngineClient(ABC):
 
 
 __all__ = [
+    "ChoiceEnd",
     "EngineClient",
     "EngineEvent",
     "EngineInfo",

@@ -12,45 +12,45 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
-from lorry.engine.contract import EngineEvent, EngineRequest, Finished, Started, Tokens
+from lorry.engine.choices import FAULTS, Calls, Outcome
+from lorry.engine.contract import EngineRequest
 from lorry.engine.events import (
     AdapterLoaded,
     EngineCounters,
     EngineOccurrence,
     Listener,
-    RequestAdmitted,
-    RequestEnded,
     RequestRefused,
-    RequestStarted,
     StepRan,
 )
-from lorry.engine.output import OutputStream, ProvenanceOf
+from lorry.engine.heartbeat import Audit, Heartbeat
+from lorry.engine.output import ProvenanceOf
 from lorry.engine.runner import CpuRunner
-from lorry.errors import (
-    EngineUnavailable,
-    InternalError,
-    InvalidRequest,
-    LorryError,
-    NonFiniteLogits,
-    SlotIntegrity,
-)
-from lorry.ids import AdapterDigest, BaseDigest, RequestId
+from lorry.errors import EngineUnavailable, InternalError, InvalidRequest, LorryError
+from lorry.ids import BaseDigest, RequestId
 from lorry.request import check_params
-from lorry.scheduler import Ending, FirstStep, ScheduledRequest, Scheduler, SequenceUpdate
+from lorry.scheduler import Scheduler
+from lorry.scheduler.census import Standing
 from lorry.scheduler.plan import StepPlan, StepResult
 from lorry.text import Tokenizer
 
 log = logging.getLogger(__name__)
 
-Outcome = tuple[RequestId, EngineEvent | LorryError]
 Sink = Callable[[Sequence[Outcome]], None]
 
-_Message = tuple[EngineRequest, float] | RequestId | Future[dict[str, Any]]
 
-_FAULTS = (SlotIntegrity.reason, NonFiniteLogits.reason)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Answered on the loop's thread, between two steps."""
+
+    answer: Future[Any]
+    ask: Callable[[], Any]
+
+
+_Message = tuple[EngineRequest, float] | RequestId | _Question
 
 
 class EngineCore:
@@ -66,15 +66,16 @@ class EngineCore:
         provenance: ProvenanceOf,
         clock: Callable[[], float] = time.monotonic,
         listeners: Sequence[Listener] = (),
+        warm_up: Callable[[], None] = lambda: None,
+        owners: Sequence[Callable[[], None]] = (),
     ) -> None:
+        """``warm_up`` runs first, on the loop's thread. ``owners``: each one's ``check_integrity``, run when idle."""
         self._scheduler = scheduler
         self._runner = runner
-        self._tokenizer = tokenizer
         self._base = base
         self._vocabulary = vocabulary
-        self._provenance = provenance
         self._clock = clock
-        self._streams: dict[RequestId, OutputStream] = {}
+        self._calls = Calls(scheduler, tokenizer, runner.verify, provenance, self._emit, clock)
         self._inbox: deque[_Message] = deque()
         self._condition = threading.Condition()
         self._woken = False
@@ -83,6 +84,12 @@ class EngineCore:
         self._alive = False
         self._sink: Sink = lambda outcomes: None
         self._on_end: Callable[[], None] = lambda: None
+        self._on_warm: Callable[[], None] = lambda: None
+        self._warm_up = warm_up
+        self._audit = Audit(owners)
+        self.heartbeat = Heartbeat()
+        self.sections: dict[str, Callable[[], Any]] = {"integrity": self._audit.state}
+        """Further parts of ``state``, each bounded."""
         self._thread = threading.Thread(target=self._run, name="lorry-engine", daemon=True)
         self._counters = EngineCounters()
         self._listeners: tuple[Listener, ...] = (self._counters, *listeners)
@@ -92,9 +99,16 @@ class EngineCore:
         """False before ``start``, after ``stop``, and after a fault that ended the loop."""
         return self._alive
 
-    def start(self, sink: Sink, on_end: Callable[[], None] = lambda: None) -> None:
-        """``sink`` gets the outcomes of each step, ``on_end`` is called once, last; both on the loop's thread."""
-        self._sink, self._on_end = sink, on_end
+    def listen(self, listener: Listener) -> None:
+        """One more listener; before ``start``."""
+        self._listeners = (*self._listeners, listener)
+
+    def start(
+        self, sink: Sink, on_end: Callable[[], None] = lambda: None, on_warm: Callable[[], None] = lambda: None
+    ) -> None:
+        """``sink`` gets the outcomes of each step, ``on_warm`` is called once, before the first, and ``on_end`` once,
+        last; all on the loop's thread. Requests that come before it is warm wait."""
+        self._sink, self._on_end, self._on_warm = sink, on_end, on_warm
         self._alive = True
         self._thread.start()
 
@@ -121,8 +135,19 @@ class EngineCore:
     def state(self) -> Future[dict[str, Any]]:
         """Bounded JSON, made between two steps. Counters since start; ``distinct_adapters`` of the last steps.
         Cancelled where the loop has ended."""
-        answer: Future[dict[str, Any]] = Future()
-        self._tell(answer)
+        return self._ask(self._state)
+
+    def census(self) -> Future[list[Standing]]:
+        """Every live request, between two steps. Cancelled where the loop has ended."""
+        return self._ask(self._scheduler.census)
+
+    def requests_in(self, plan: StepPlan) -> tuple[RequestId, ...]:
+        """Whose rows a step has. For another thread, while the loop stands in that step."""
+        return self._scheduler.requests_in(plan)
+
+    def _ask(self, ask: Callable[[], Any]) -> Future[Any]:
+        answer: Future[Any] = Future()
+        self._tell(_Question(answer, ask))
         if not self._alive:
             answer.cancel()
         return answer
@@ -140,13 +165,16 @@ class EngineCore:
         outcomes = self._take_inbox()
         plan = self._scheduler.plan()
         if plan is not None:
+            self.heartbeat.plan = plan
             result = self._runner.collect(self._runner.submit(plan))
+            self.heartbeat.plan = None
+            self._audit.note_step(self._clock())
             updates = self._scheduler.complete(plan, result)
             self._note_step(plan, result)
             for update in updates:
-                outcomes.extend(self._post_process(update, plan.step))
+                outcomes.extend(self._calls.update(update, plan.step))
         for request_id, error in self._scheduler.drain_events():
-            outcomes.extend(self._end(request_id, error))
+            outcomes.extend(self._calls.fail(request_id, error))
         if outcomes:
             self._sink(outcomes)
         return plan is not None
@@ -155,13 +183,12 @@ class EngineCore:
         outcomes: list[Outcome] = []
         while self._inbox:
             item = self._inbox.popleft()
-            if isinstance(item, Future):
-                if item.set_running_or_notify_cancel():
-                    item.set_result(self._state())
+            if isinstance(item, _Question):
+                if item.answer.set_running_or_notify_cancel():
+                    item.answer.set_result(item.ask())
                 continue
             if isinstance(item, str):
-                self._streams.pop(item, None)
-                self._scheduler.abort(item)
+                self._calls.abort(item)
                 continue
             request, arrived = item
             try:
@@ -179,97 +206,21 @@ class EngineCore:
         wrong = next((t for t in request.prompt if not 0 <= t < self._vocabulary), None)
         if wrong is not None:
             raise InvalidRequest.field("token_ids", f"{wrong} is not a token id; ids are 0 to {self._vocabulary - 1}")
-        check_params(request.sampling, request.stopping)
-        stream = OutputStream(self._tokenizer, request.prompt, request.stopping)
-        self._scheduler.add(
-            ScheduledRequest(
-                request_id=request.request_id,
-                tenant=request.tenant,
-                prompt=request.prompt,
-                ref=request.adapter,
-                sampling=request.sampling,
-                stopping=request.stopping,
-                deadline=None if request.deadline_s is None else arrived + request.deadline_s,
-                queue_deadline=None if request.queue_timeout_s is None else arrived + request.queue_timeout_s,
-                reject_cold=request.reject_cold,
-            )
-        )
-        self._streams[request.request_id] = stream
-        digest = request.adapter.digest if request.adapter else None
-        self._emit(RequestAdmitted(request.request_id, request.tenant, digest, len(request.prompt), arrived))
-
-    def _post_process(self, update: SequenceUpdate, step: int) -> list[Outcome]:
-        request_id = update.request_id
-        stream = self._streams.get(request_id)
-        if stream is None:
-            return []
-        if update.error is not None:
-            return self._end(request_id, update.error)
-        outcomes: list[Outcome] = []
-        if update.first is not None:
-            outcomes.append((request_id, self._start_of(request_id, update.adapter, update.first)))
-        piece = stream.push(update.tokens)
-        text, matched, ending = piece.text, piece.matched_stop, update.finish
-        if matched and ending is None:
-            ending = self._scheduler.finish(request_id)
-        elif ending is not None and not matched:
-            rest = stream.flush()
-            text, matched = text + rest.text, rest.matched_stop
-        if update.tokens or text:
-            outcomes.append((request_id, Tokens(update.tokens, text)))
-        if ending is not None:
-            outcomes.extend(self._finish(request_id, update.adapter, ending, matched, step))
-        return outcomes
-
-    def _start_of(self, request_id: RequestId, adapter: AdapterDigest | None, first: FirstStep) -> Started:
-        self._emit(RequestStarted(request_id, adapter, first.tier, first.queue_s, first.adapter_load_s, self._clock()))
-        return Started(self._provenance(adapter), first.tier, first.queue_s, first.adapter_load_s)
-
-    def _finish(
-        self, request_id: RequestId, adapter: AdapterDigest | None, ending: Ending, matched: str, step: int
-    ) -> list[Outcome]:
-        if adapter is not None:
-            try:
-                self._runner.verify(adapter, step)
-            except SlotIntegrity as error:
-                self._scheduler.slot_lost(adapter)
-                return self._end(request_id, error)
-        self._streams.pop(request_id, None)
-        reason = "stop" if matched else ending.reason
-        self._emit(RequestEnded(request_id, reason, ending.output_tokens, self._clock()))
-        return [
-            (
-                request_id,
-                Finished(
-                    provenance=self._provenance(adapter),
-                    reason=reason,
-                    matched_stop=matched,
-                    matched_stop_id=None if matched else ending.matched_stop_id,
-                    prompt_tokens=ending.prompt_tokens,
-                    output_tokens=ending.output_tokens,
-                    cached_prompt_tokens=ending.cached_prompt_tokens,
-                    prefill_s=ending.prefill_s,
-                    ttft_s=ending.ttft_s,
-                    decode_s=ending.decode_s,
-                    max_distinct_adapters=ending.max_distinct_adapters,
-                    min_distinct_adapters=ending.min_distinct_adapters,
-                ),
-            )
-        ]
-
-    def _end(self, request_id: RequestId, error: LorryError) -> list[Outcome]:
-        self._emit(RequestEnded(request_id, error.reason, 0, self._clock()))
-        if error.reason in _FAULTS:
-            log.error("request %s ended: %s", request_id, error)
-        return [(request_id, error)] if self._streams.pop(request_id, None) is not None else []
+        check_params(request.sampling, request.stopping, request.output, request.n)
+        biased = next((t for t, _ in request.sampling.logit_bias if not 0 <= t < self._vocabulary), None)
+        if biased is not None:
+            text = f"{biased} is not a token id; ids are 0 to {self._vocabulary - 1}"
+            raise InvalidRequest.field("sampling.logit_bias", text)
+        self._calls.open(request, arrived)
 
     def _state(self) -> dict[str, Any]:
         scheduler, counters = self._scheduler.state(), self._counters.state()
         return {
             "alive": self._alive,
-            "live": scheduler["waiting"] + scheduler["running"],
-            "faults": {reason: n for reason, n in counters["outcomes"].items() if reason in _FAULTS},
+            "live": scheduler["live"],
+            "faults": {reason: n for reason, n in counters["outcomes"].items() if reason in FAULTS},
             **counters,
+            **{name: made() for name, made in self.sections.items()},
             "scheduler": scheduler,
         }
 
@@ -290,7 +241,10 @@ class EngineCore:
     def _run(self) -> None:
         error: LorryError = EngineUnavailable("the engine was stopped", retry_after_s=1.0)
         try:
+            self._warm_up()
+            self._on_warm()
             while not self._stopping:
+                self.heartbeat.turn(self._clock())
                 if not self.step():
                     self._idle()
         except BaseException:
@@ -308,22 +262,27 @@ class EngineCore:
         """Every request that will get no further event. From here on none is taken."""
         with self._condition:
             self._ended = True
-            left = list(self._streams)
+            left = self._calls.live()
             while self._inbox:
                 item = self._inbox.popleft()
-                if isinstance(item, Future):
-                    item.cancel()
+                if isinstance(item, _Question):
+                    item.answer.cancel()
                 elif not isinstance(item, str):
                     left.append(item[0].request_id)
             return left
 
     def _idle(self) -> None:
+        self.heartbeat.rest()
+        audit_at = None if self._scheduler.has_work() else self._audit.due_at
+        if audit_at is not None and self._clock() >= audit_at:
+            self._audit.run()
+            audit_at = None
         with self._condition:
             if self._inbox or self._stopping or self._woken:
                 self._woken = False
                 return
-            due = self._scheduler.next_wakeup()
-            timeout = None if due is None else max(0.0, due - self._clock())
+            due = [at for at in (self._scheduler.next_wakeup(), audit_at) if at is not None]
+            timeout = max(0.0, min(due) - self._clock()) if due else None
             self._condition.wait(timeout)
             self._woken = False
 

@@ -50,7 +50,8 @@ class RequestStarted:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded:
-    """``outcome``: ``stop``, ``length``, or a reason of lorry.errors."""
+    """Once, with its last choice or its first error. ``outcome``: ``stop`` or ``length``, of choice 0, or a reason of
+    lorry.errors. ``output_tokens`` of all choices; 0 with an error."""
 
     request: RequestId
     outcome: str

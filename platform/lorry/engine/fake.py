@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from lorry.engine.contract import (
+    ChoiceEnd,
     EngineClient,
     EngineEvent,
     EngineInfo,
@@ -20,6 +20,7 @@ from lorry.engine.contract import (
     Started,
     Tokens,
 )
+from lorry.engine.fake_model import FakeModel
 from lorry.errors import (
     AdapterCold,
     DeadlineExceeded,
@@ -28,7 +29,8 @@ from lorry.errors import (
     InvalidRequest,
     LorryError,
 )
-from lorry.text import Detokenizer, StopMatcher, Tokenizer
+from lorry.request import check_params
+from lorry.text import Tokenizer
 
 
 class FaultKind(StrEnum):
@@ -62,28 +64,33 @@ class _Live:
 
 
 class FakeEngine(EngineClient):
-    """Token i depends on (adapter digest, prompt, i), and on the seed where the temperature is not 0.
+    """Tokens and logprobs are FakeModel's.
 
     ``script`` names a request's tokens instead (``eos_ids`` among them stop it); ``fault`` its fault. Every event
-    takes one turn of the loop, so requests interleave as in a batch.
+    takes one turn of the loop, so requests interleave as in a batch, and so do the choices of one.
     """
 
     def __init__(self, tokenizer: Tokenizer, info: EngineInfo, eos_ids: frozenset[int] = frozenset()) -> None:
-        self._tokenizer = tokenizer
         self._info = info
-        self._eos = eos_ids
-        self._plain = [i for i in range(tokenizer.vocabulary) if tokenizer.token(i) is not None]
+        self._model = FakeModel(tokenizer, eos_ids)
         self._live: dict[int, _Live] = {}
         self._loaded: set[str] = set()
         self._count = 0
         self._death: asyncio.Event = asyncio.Event()
         self._closed = False
         self.release = asyncio.Event()
-        self.script: Callable[[EngineRequest], Sequence[int]] | None = None
         self.fault: Callable[[EngineRequest], Fault | None] = lambda request: None
         self.seen: list[EngineRequest] = []
         self.aborted: list[str] = []
         """Ids of requests whose iterator was closed before Finished or an error."""
+
+    @property
+    def script(self) -> Callable[[EngineRequest], Sequence[int]] | None:
+        return self._model.script
+
+    @script.setter
+    def script(self, tokens: Callable[[EngineRequest], Sequence[int]] | None) -> None:
+        self._model.script = tokens
 
     async def info(self) -> EngineInfo:
         self._check_alive()
@@ -169,7 +176,7 @@ class FakeEngine(EngineClient):
             raise self._gone()
 
     def _honest(self, live: _Live) -> Iterator[EngineEvent]:
-        request, stopping = live.request, live.request.stopping
+        request = live.request
         provenance = Provenance(
             request.adapter.digest if request.adapter else None,
             self._info.base,
@@ -179,47 +186,31 @@ class FakeEngine(EngineClient):
             self._info.replica,
         )
         tier = self._load(request)
-        yield Started(provenance, tier, queue_s=0.001, adapter_load_s=0.0 if tier in ("base", "device") else 0.002)
-        text, stops = Detokenizer(self._tokenizer, request.prompt), StopMatcher(stopping.stop, stopping.include_stop)
-        reason, matched, matched_id, count = "length", "", None, 0
-        for token in self._tokens(request):
-            count += 1
-            self._mix(live)
-            last = count == stopping.max_tokens
-            if count > stopping.min_tokens and self._is_stop(token, request):
-                reason, matched_id, last = "stop", token, True
-            piece = text.push([token]) + (text.flush() if last else "")
-            if count <= stopping.min_tokens:
-                emit = piece
-            else:
-                emit, matched = stops.feed(piece)
-                if last and not matched:
-                    rest, matched = stops.flush()
-                    emit += rest
-            yield Tokens((token,), emit)
-            if matched:
-                reason, matched_id = "stop", None
-            if matched or last:
-                break
+        load_s = 0.0 if tier in ("base", "device") else 0.002
+        yield Started(provenance, tier, 0.001, load_s, self._model.prompt_logprobs(request))
+        running = {choice: self._model.choice(request, choice) for choice in range(request.n)}
+        ends: dict[int, ChoiceEnd] = {}
+        while running:
+            for choice, tokens in list(running.items()):
+                self._mix(live)
+                try:
+                    yield next(tokens)
+                except StopIteration as done:
+                    ends[choice] = done.value
+                    del running[choice]
+        counts = [end.output_tokens for end in ends.values()]
         yield Finished(
-            provenance, reason, matched, matched_id, len(request.prompt), count, 0, 0.003, 0.004, 0.001 * count,
-            live.most, live.fewest,
-        )  # fmt: skip
-
-    def _tokens(self, request: EngineRequest) -> Iterator[int]:
-        if self.script is not None:
-            yield from self.script(request)
-            return
-        sampling = request.sampling
-        seed = sampling.seed if sampling.temperature else 0
-        key = f"{request.adapter.digest if request.adapter else ''}|{request.prompt}|{seed}".encode()
-        for index in range(request.stopping.max_tokens):
-            drawn = int.from_bytes(hashlib.sha256(key + b"|%d" % index).digest()[:8])
-            yield self._plain[drawn % len(self._plain)]
-
-    def _is_stop(self, token: int, request: EngineRequest) -> bool:
-        ends = token in self._eos and not request.stopping.ignore_eos
-        return ends or token in request.stopping.stop_token_ids
+            provenance,
+            tuple(ends[choice] for choice in range(request.n)),
+            prompt_tokens=len(request.prompt),
+            output_tokens=sum(counts),
+            cached_prompt_tokens=0,
+            prefill_s=0.003,
+            ttft_s=0.004,
+            decode_s=0.001 * max(counts),
+            max_distinct_adapters=live.most,
+            min_distinct_adapters=live.fewest,
+        )
 
     def _load(self, request: EngineRequest) -> str:
         if request.adapter is None:
@@ -243,8 +234,10 @@ class FakeEngine(EngineClient):
         bad = next((i for i in request.prompt if not 0 <= i < self._info.vocabulary), None)
         if bad is not None:
             raise InvalidRequest.field("token_ids", f"{bad} is not below {self._info.vocabulary}; use the model's ids")
-        if request.stopping.max_tokens < 1:
-            raise InvalidRequest.field("stopping.max_tokens", f"{request.stopping.max_tokens}; ask for at least 1")
+        check_params(request.sampling, request.stopping, request.output, request.n)
+        bias = next((i for i, _ in request.sampling.logit_bias if not 0 <= i < self._info.vocabulary), None)
+        if bias is not None:
+            raise InvalidRequest.field("sampling.logit_bias", f"{bias} is not below {self._info.vocabulary}")
         total = len(request.prompt) + request.stopping.max_tokens
         if total > self._info.context_tokens:
             raise InvalidRequest.field("stopping.max_tokens", f"{total} tokens exceed {self._info.context_tokens}")

@@ -1,46 +1,56 @@
-"""Starts the engine process and waits until it is warm. No torch here: the parent stays small."""
+"""One engine process, from its start until it is gone. No torch here: the parent stays small."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from lorry.config import EngineConfig, to_plain
 from lorry.engine.contract import EngineInfo
 from lorry.engine.transport_grpc import GrpcEngineClient
-from lorry.errors import EngineUnavailable
+from lorry.errors import EngineUnavailable, Unavailable
 
 _SECRETS = frozenset({"LORRY_KEY_PEPPER", "LORRY_KV_SALT"})
 """As ``lorry.registry.secretfiles`` names them; the engine knows no tenant's key."""
+_POLL_S = 0.1
+_TAIL_LINES = 12
+_TAIL_BYTES = 16 << 10
 
 
 class EngineProcess:
-    """One child. It ends by itself when this process goes, since its standard input closes then."""
+    """One child, started once. It ends by itself when this process goes, since its standard input closes then."""
 
-    def __init__(self, config: EngineConfig, address: str, log_file: Path) -> None:
-        """``address`` is a gRPC target that the child listens on, such as ``unix:/run/lorry/engine.sock``."""
+    def __init__(self, config: EngineConfig, client: GrpcEngineClient, log_file: Path) -> None:
+        """It listens where ``client`` looks, a gRPC target such as ``unix:/run/lorry/engine.sock``."""
         self._config = config
+        self._client = client
         self._log_file = log_file
         self._process: asyncio.subprocess.Process | None = None
-        self.address = address
-        self.client: GrpcEngineClient | None = None
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs or before it was started."""
+        return self._process.returncode if self._process else None
+
     async def start(self, timeout_s: float = 120.0) -> EngineInfo:
-        """Raises EngineUnavailable, with the log's last lines, where the child ends or is not warm in time."""
+        """Raises EngineUnavailable, with the log's last lines, where the child ends or is not warm in time; then it is
+        gone."""
         with self._open_log() as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "lorry.engine.process",
-                self.address,
+                self._client.address,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -48,47 +58,79 @@ class EngineProcess:
                 # Ctrl-C goes to the terminal's whole group: the parent drains first and then ends this child.
                 start_new_session=True,
             )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(to_plain(self._config)).encode() + b"\n")
-        await self._process.stdin.drain()
-        self.client = GrpcEngineClient(self.address)
         try:
+            assert self._process.stdin is not None
+            with suppress(ConnectionError):  # it has ended already; _warm says so
+                self._process.stdin.write(json.dumps(to_plain(self._config)).encode() + b"\n")
+                await self._process.stdin.drain()
             return await asyncio.wait_for(self._warm(), timeout_s)
         except TimeoutError:
-            await self.stop()
-            raise EngineUnavailable(f"the engine was not warm after {timeout_s:.0f} s\n{self._tail()}") from None
+            await self.kill()
+            raise EngineUnavailable(f"the engine was not warm after {timeout_s:.0f} s\n{self.tail()}") from None
+        except BaseException:
+            await self.kill()
+            raise
 
     async def wait(self) -> int:
         """The child's exit status, when it ends."""
         assert self._process is not None
         return await self._process.wait()
 
-    async def stop(self) -> None:
-        """Asks the child to end, then makes it. Idempotent."""
-        if self.client is not None:
-            await self.client.close()
-        process = self._process
-        if process is None or process.returncode is not None:
+    async def stop(self, timeout_s: float, hurry: asyncio.Event | None = None) -> None:
+        """Asks the child to drain and end, a second time once ``hurry`` is set, and kills it after ``timeout_s``.
+        Idempotent."""
+        if not self._signal(signal.SIGTERM):
             return
-        if process.stdin is not None:
-            process.stdin.close()
+        ended = asyncio.ensure_future(self.wait())
+        hurried = asyncio.ensure_future((hurry or asyncio.Event()).wait())
         try:
-            await asyncio.wait_for(process.wait(), 10.0)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wait([ended, hurried], return_when=asyncio.FIRST_COMPLETED)
+                if hurried.done():
+                    self._signal(signal.SIGTERM)
+                await asyncio.shield(ended)
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            pass
+        finally:
+            hurried.cancel()
+            await self.kill()
+            await ended
+
+    async def kill(self) -> None:
+        """Returns when the child is gone. Idempotent."""
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            await self._process.wait()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    def tail(self) -> str:
+        """The log's last lines."""
+        with suppress(FileNotFoundError), open(self._log_file, "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+            return "\n".join(lines[-_TAIL_LINES:])
+        return ""
+
+    def _signal(self, number: int) -> bool:
+        """False where there is nothing to signal."""
+        if self._process is None or self._process.returncode is not None:
+            return False
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+        return True
 
     async def _warm(self) -> EngineInfo:
-        assert self._process is not None
-        assert self.client is not None
-        while True:
-            if self._process.returncode is not None:
-                await self.client.close()
-                raise EngineUnavailable(f"the engine ended with {self._process.returncode}\n{self._tail()}")
-            try:
-                return await self.client.info()
-            except EngineUnavailable:
-                await asyncio.sleep(0.1)
+        ended = asyncio.ensure_future(self.wait())
+        try:
+            while True:
+                with suppress(Unavailable):
+                    return await self._client.probe()
+                await asyncio.wait([ended], timeout=_POLL_S)
+                if ended.done():
+                    raise EngineUnavailable(f"the engine ended with {ended.result()}\n{self.tail()}")
+        finally:
+            ended.cancel()
 
     def _environment(self) -> dict[str, str]:
         """Thread settings must be in the environment before torch is imported. The registry's secrets stay out."""
@@ -98,10 +140,6 @@ class EngineProcess:
     def _open_log(self) -> BinaryIO:
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
         return open(self._log_file, "ab")
-
-    def _tail(self) -> str:
-        lines = self._log_file.read_text(errors="replace").splitlines()
-        return "\n".join(lines[-12:])
 
 
 __all__ = ["EngineProcess"]

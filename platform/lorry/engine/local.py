@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished
 from lorry.engine.core import EngineCore, Outcome
-from lorry.errors import AlreadyExists, EngineUnavailable, LorryError
+from lorry.errors import AlreadyExists, Draining, EngineUnavailable, LorryError
 from lorry.ids import RequestId
 
 
@@ -28,22 +29,28 @@ class LocalEngine(EngineClient):
         self._closed = False
         self.ended = asyncio.Event()
         """Set when the step loop has ended, by ``close`` or by a fault."""
-        core.start(self._sink, self._note_end)
+        self._warm = asyncio.Event()
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        core.start(self._sink, self._note_end, self._note_warm)
 
     async def info(self) -> EngineInfo:
-        if self._closed or not self._core.alive:
-            raise EngineUnavailable("the engine has stopped", retry_after_s=1.0)
+        """Waits until the loop has warmed up. Raises Draining too."""
+        self._check()
+        await self._warm.wait()
+        self._check()
         return self._info
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
-        if self._closed or not self._core.alive:
-            raise EngineUnavailable("the engine has stopped", retry_after_s=1.0)
+        self._check()
         if request.request_id in self._live:
             raise AlreadyExists(f"request_id {request.request_id!r} is in use by a live request; choose another")
         # The core knows calls, each once: what is still on its way for an id that ended reaches no later request.
         call = RequestId(f"{request.request_id}#{next(self._calls)}")
         queue: asyncio.Queue[EngineEvent | LorryError] = asyncio.Queue()
         self._live.add(request.request_id)
+        self._idle.clear()
         self._readers[call] = queue
         done = False
         try:
@@ -58,6 +65,8 @@ class LocalEngine(EngineClient):
         finally:
             self._readers.pop(call, None)
             self._live.discard(request.request_id)
+            if not self._live:
+                self._idle.set()
             if not done:
                 self._core.abort(call)
 
@@ -79,6 +88,19 @@ class LocalEngine(EngineClient):
             queue.put_nowait(error)
         await asyncio.to_thread(self._on_close)
 
+    async def drain(self, limit_s: float) -> None:
+        """From now on new requests are refused with Draining; returns when those that live have ended, or after
+        ``limit_s`` seconds. ``close`` ends the rest."""
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), limit_s)
+
+    def _check(self) -> None:
+        if self._closed or not self._core.alive:
+            raise EngineUnavailable("the engine has stopped", retry_after_s=1.0)
+        if self._draining:
+            raise Draining("the engine is going down; send the request again", retry_after_s=1.0)
+
     def _sink(self, outcomes: Sequence[Outcome]) -> None:
         """Called on the core's thread, once a step."""
         try:
@@ -87,9 +109,16 @@ class LocalEngine(EngineClient):
             # The loop is gone: there is nobody left to tell, and the core is about to be stopped.
             return
 
+    def _note_warm(self) -> None:
+        self._tell_loop(self._warm.set)
+
     def _note_end(self) -> None:
+        self._tell_loop(self.ended.set)
+        self._tell_loop(self._warm.set)
+
+    def _tell_loop(self, told: Callable[[], None]) -> None:
         try:
-            self._loop.call_soon_threadsafe(self.ended.set)
+            self._loop.call_soon_threadsafe(told)
         except RuntimeError:
             return  # as in _sink
 

@@ -17,19 +17,18 @@ from lorry.engine.arena import AdapterArena
 from lorry.engine.contract import EngineInfo, Provenance
 from lorry.engine.core import EngineCore
 from lorry.engine.runner import CpuRunner
+from lorry.engine.warming import warm_up
 from lorry.errors import InvalidRequest
-from lorry.ids import BASE_SLOT, AdapterDigest, Generation, PageId, SequenceId
-from lorry.kvcache import BlockTables
+from lorry.ids import AdapterDigest
+from lorry.kvcache import BlockTables, PrefixKey, RopeKey
 from lorry.layers.base_files import base_digest
 from lorry.layers.kv import KVView
 from lorry.layers.spec import DecoderSpec
 from lorry.memory import MemoryLedger
 from lorry.models.decoder import Decoder
 from lorry.models.weights import DTYPES, load_tensors, read_spec
-from lorry.request import SamplingParams
 from lorry.residency import HostTier, Residency
 from lorry.scheduler import Scheduler
-from lorry.scheduler.plan import NewSequence, SequenceStep, StepPlan
 from lorry.text import Tokenizer
 
 
@@ -62,13 +61,13 @@ class EngineParts:
 
 
 def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
-    """Loads the base, sizes both arenas from the budget and warms up. Nothing runs yet.
+    """Loads the base and sizes both arenas from the budget. Nothing runs yet; the core warms up when it starts.
 
     Raises UnsupportedBase for a base that cannot be served and InvalidRequest for settings that cannot hold
     one longest sequence beside the largest adapter.
     """
-    if config.dtype not in ("float32", "bfloat16"):
-        raise InvalidRequest.field("dtype", f"{config.dtype!r} is not served on a CPU; use 'bfloat16' or 'float32'")
+    if config.dtype not in DTYPES:
+        raise InvalidRequest.field("dtype", f"{config.dtype!r} is not served; use {', '.join(map(repr, DTYPES))}")
     torch.set_num_threads(config.threads)
     spec = read_spec(config.base_dir)
     limits = replace(config.scheduler, context_tokens=min(config.scheduler.context_tokens, spec.context_tokens))
@@ -84,13 +83,6 @@ def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
     kv = KVView.allocate(spec, ledger.split.pages, memory.page_tokens)
     arena = AdapterArena(spec, ledger.split.chunks, memory.chunk_rank)
     runner = CpuRunner(decoder, kv, arena, host.image, host.discard)
-    scheduler = Scheduler(
-        limits,
-        ledger,
-        BlockTables(ledger),
-        Residency(ledger, host),
-        eos_token_ids=end_ids(config.base_dir, spec),
-    )
     info = EngineInfo(
         base=base_digest(config.base_dir),
         tokenizer_sha256=tokenizer.sha256,
@@ -103,23 +95,47 @@ def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
         base_dir=config.base_dir,
     )
 
+    rope = RopeKey(spec.rope.kind, spec.rope.theta, spec.rope.scaling)
+
+    def prefix_key(adapter: AdapterDigest | None, salt: bytes, scope: str, owner: str) -> PrefixKey:
+        return PrefixKey(
+            base=info.base,
+            quantization=config.dtype,
+            tokenizer_sha256=info.tokenizer_sha256,
+            kv_dtype="float32",
+            kv_scales=(),
+            rope=rope,
+            page_tokens=memory.page_tokens,
+            engine_build=info.engine_build,
+            adapter=adapter,
+            tenant_salt=salt,
+            cache_scope=scope,
+            owner=owner,
+        )
+
+    scheduler = Scheduler(
+        limits,
+        ledger,
+        BlockTables(ledger),
+        Residency(ledger, host),
+        eos_token_ids=end_ids(config.base_dir, spec),
+        prefix_key=prefix_key,
+    )
+
     def provenance(adapter: AdapterDigest | None) -> Provenance:
         return Provenance(adapter, info.base, info.tokenizer_sha256, info.dtype, info.engine_build, info.replica)
 
-    core = EngineCore(scheduler, runner, tokenizer, info.base, spec.vocabulary, provenance)
-    _warm_up(runner, memory.page_tokens)
+    core = EngineCore(
+        scheduler,
+        runner,
+        tokenizer,
+        info.base,
+        spec.vocabulary,
+        provenance,
+        warm_up=lambda: warm_up(runner, limits, kv.pages, memory.page_tokens),
+        owners=(scheduler.check_integrity, arena.check_integrity),
+    )
     return EngineParts(core, info, scheduler, runner, arena, kv)
-
-
-def _warm_up(runner: CpuRunner, page_tokens: int) -> None:
-    """One prefill and one decode step, so that no first request pays for lazy initialisation."""
-    length = 2
-    table = tuple(PageId(page) for page in range(-(-(length + 1) // page_tokens)))
-    new = NewSequence(SequenceId(-1), (0,) * length, length, SamplingParams(temperature=0.0))
-    for number, (start, count) in enumerate([(0, length), (length, 1)]):
-        row = SequenceStep(SequenceId(-1), start, count, 1, BASE_SLOT, Generation(0), None, table)
-        runner.submit(StepPlan(-2 + number, (), (new,) if number == 0 else (), (), (), (row,)))
-    runner.submit(StepPlan(-1, (SequenceId(-1),), (), (), (), ()))
 
 
 __all__ = ["EngineParts", "ImageTier", "build_parts", "end_ids"]

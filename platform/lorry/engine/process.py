@@ -1,54 +1,142 @@
 """The engine as a process: configuration on standard input, service on a socket, until the parent goes.
 
 ``python -m lorry.engine.process ADDRESS`` reads one line of JSON (EngineConfig, secrets included, which is
-why it is not an argument) and serves until standard input closes or a signal comes.
+why it is not an argument). It listens at once and answers UNAVAILABLE until it is warm. A signal drains it, a second
+one ends it at once; so does the end of standard input, since then nobody is there to answer.
+
+Exit statuses: 0 as it was told to end, 1 a fault of the step loop, 70 a step that did not end
+(``lorry.engine.watchdog``), 78 a base or setting that cannot be served.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from lorry.config import EngineConfig, from_plain
+from lorry.errors import LorryError
+
+if TYPE_CHECKING:
+    from lorry.engine.build import BuiltEngine
+    from lorry.engine.local import LocalEngine
+
+FAULT_STATUS = 1
+CONFIG_STATUS = 78
+_log = logging.getLogger(__name__)
+
+
+class _Ending:
+    """How the process is to end: ``stop`` drains, ``now`` does not wait."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.now = asyncio.Event()
+
+    def signalled(self) -> None:
+        if self.stop.is_set():
+            self.now.set()
+        self.stop.set()
+
+    def orphaned(self) -> None:
+        self.now.set()
+        self.stop.set()
 
 
 async def serve(config: EngineConfig, address: str) -> int:
-    """Builds the engine, serves it, and returns 0 when the parent closes the pipe or a signal comes, 1 when the step
-    loop has ended by a fault: whoever waits for this process can start another."""
+    """Serves an engine of this configuration; returns the exit status."""
     # Heavy imports stay behind the argument check, so that a usage error answers at once.
-    from lorry.engine.build import build_engine
+    from lorry.engine.build import build
+    from lorry.engine.starting import StartingEngine
     from lorry.engine.transport_grpc import serve_engine
 
-    stop = asyncio.Event()
+    ending = _Ending()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    engine = build_engine(config)
-    server = await serve_engine(engine, address)
-    parent = asyncio.create_task(_parent_gone(stop))
-    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(engine.ended.wait())]
+        loop.add_signal_handler(name, ending.signalled)
+    front = StartingEngine()
+    server = await serve_engine(front, address)
+    parent = asyncio.create_task(_parent_gone(ending))
+    engine: LocalEngine | None = None
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        return 1 if engine.ended.is_set() else 0
+        built = _on_thread(lambda: build(config))
+        if not await _first(built, ending.stop):
+            return 0
+        engine = built.result().open()
+        warm = asyncio.ensure_future(engine.info())
+        if not await _first(warm, ending.stop):
+            return 0
+        warm.result()
+        front.open(engine)
+        _log.info("warm, serving at %s", address)
+        await _first(asyncio.ensure_future(engine.ended.wait()), ending.stop)
+        if engine.ended.is_set():
+            return FAULT_STATUS
+        _log.info("draining")
+        await _first(asyncio.ensure_future(engine.drain(config.drain_s)), ending.now)
+        return 0
+    except LorryError as error:
+        if engine is not None and engine.ended.is_set():
+            return FAULT_STATUS  # while it warmed up; its log says how
+        _log.error("the engine cannot start: %s: %s", error.reason, error.message)
+        return CONFIG_STATUS
     finally:
-        for task in (parent, *waits):
-            task.cancel()
-        await asyncio.gather(parent, *waits, return_exceptions=True)
+        parent.cancel()
+        await asyncio.gather(parent, return_exceptions=True)
+        if engine is not None:
+            await engine.close()  # first, so that what still runs is told so over the stream
         await server.stop(1.0)
-        await engine.close()
 
 
-async def _parent_gone(stop: asyncio.Event) -> None:
+async def _first(work: asyncio.Future[Any], event: asyncio.Event) -> bool:
+    """Whether the work was done when it or the event came first; else it is cancelled."""
+    told = asyncio.ensure_future(event.wait())
+    await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
+    for future in (work, told):
+        if not future.done():
+            future.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await future
+    return not work.cancelled()
+
+
+def _on_thread(build: Callable[[], BuiltEngine]) -> asyncio.Future[BuiltEngine]:
+    """On a thread that ends with the process: loading cannot be interrupted, and a signal must not wait for it."""
+    loop = asyncio.get_running_loop()
+    built: asyncio.Future[BuiltEngine] = loop.create_future()
+
+    def tell(set_result: Callable[[Any], None], result: Any) -> None:
+        if not built.done():
+            set_result(result)
+
+    def work() -> None:
+        outcome: tuple[Callable[[Any], None], Any]
+        try:
+            outcome = built.set_result, build()
+        except Exception as error:  # whoever waits for the future raises it
+            outcome = built.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, *outcome)
+
+    threading.Thread(target=work, name="lorry-build", daemon=True).start()
+    return built
+
+
+async def _parent_gone(ending: _Ending) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     try:
         while await reader.read(4096):
             pass
-        stop.set()
+        ending.orphaned()
     finally:
         transport.close()
 
@@ -63,7 +151,10 @@ def main() -> int:
     return asyncio.run(serve(config, sys.argv[1]))
 
 
-__all__ = ["main", "serve"]
+__all__ = ["CONFIG_STATUS", "FAULT_STATUS", "main", "serve"]
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    # Not sys.exit: a load that was interrupted still runs on its thread, and must not meet an interpreter in pieces.
+    os._exit(status)

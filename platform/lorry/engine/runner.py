@@ -11,24 +11,17 @@ import torch
 
 from lorry.adapters.image import DeviceImage
 from lorry.engine.arena import AdapterArena
+from lorry.engine.sampler import SequenceState, draw, score_prompt
 from lorry.errors import AdapterLoadFailed, LorryError, NonFiniteLogits, SlotIntegrity
 from lorry.ids import BASE_SLOT, AdapterDigest, PageId, SequenceId, SlotId
 from lorry.layers.kv import KVView
+from lorry.models.attention import plan_layers
 from lorry.models.decoder import Batch, Decoder, PrefillChunk
-from lorry.request import SamplingParams
+from lorry.request import TokenLogprobs
 from lorry.scheduler.plan import SequenceResult, SequenceStep, StepPlan, StepResult
-from lorry_kernels.cpu import RowSampling, plan_decode, route, sample
+from lorry_kernels.cpu import route
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Sequence:
-    ids: list[int]
-    prompt_tokens: int
-    sampling: SamplingParams
-    choice: int
-    started: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +52,19 @@ class CpuRunner:
         self._image = image
         self._discard = discard
         self._clock = clock
-        self._sequences: dict[SequenceId, _Sequence] = {}
+        self._sequences: dict[SequenceId, SequenceState] = {}
 
     def submit(self, plan: StepPlan) -> StepHandle:
         began = self._clock()
         for sequence in plan.finished:
             self._sequences.pop(sequence, None)
         for new in plan.new:
-            self._sequences[new.sequence] = _Sequence(list(new.token_ids), new.prompt_tokens, new.sampling, new.choice)
-        failed = self._move_adapters(plan)
+            self._sequences[new.sequence] = SequenceState.of(new)
+        for slot in plan.unloads:
+            self._arena.unload(slot)
+        self._kv.release(plan.idle_pages)
+        self._arena.release(plan.idle_chunks)
+        failed = self._load_adapters(plan)
         self._verify_starting(plan)
         results: list[SequenceResult] = []
         runnable: list[SequenceStep] = []
@@ -88,9 +85,7 @@ class CpuRunner:
         ``digest``. Raises SlotIntegrity."""
         self._arena.verify(self._arena.slot_of(digest), step)
 
-    def _move_adapters(self, plan: StepPlan) -> list[tuple[SlotId, str]]:
-        for slot in plan.unloads:
-            self._arena.unload(slot)
+    def _load_adapters(self, plan: StepPlan) -> list[tuple[SlotId, str]]:
         failed: list[tuple[SlotId, str]] = []
         for load in plan.loads:
             try:
@@ -140,8 +135,13 @@ class CpuRunner:
             begin, stop = len(ids), step.start + step.query_len
             ids.extend(state.ids[step.start : stop])
             positions.extend(range(step.start, stop))
-            pages.extend(step.block_table[p // page] for p in range(step.start, stop))
-            fresh.extend(step.block_table[p] for p in range(-(-step.start // page), (stop - 1) // page + 1))
+            shared = step.shared_pages
+            pages.extend(
+                step.block_table[at] if (at := p // page) >= shared else self._kv.scratch
+                for p in range(step.start, stop)
+            )
+            first = max(-(-step.start // page), shared)
+            fresh.extend(step.block_table[at] for at in range(first, (stop - 1) // page + 1))
             entry = self._arena.entry(step.slot) if step.slot != BASE_SLOT else None
             parts.append((begin, len(ids), entry.rows if entry else ()))
             if step.query_len > 1:
@@ -150,18 +150,8 @@ class CpuRunner:
             logit_rows.extend(range(len(ids) - step.logit_rows, len(ids)))
         self._kv.clear(fresh)
         single = [s for s in ordered if s.query_len == 1]
-        spec = self._decoder.spec
-        decode = (
-            plan_decode(
-                [s.block_table for s in single],
-                [s.start + 1 for s in single],
-                page,
-                spec.heads // spec.kv_heads,
-                torch.float32,
-            )
-            if single
-            else None
-        )
+        tables, lengths = [s.block_table for s in single], [s.start + 1 for s in single]
+        decode = plan_layers(self._decoder.spec, tables, lengths, page) if single else None
         batch = Batch(
             ids=torch.tensor(ids),
             positions=torch.tensor(positions),
@@ -172,41 +162,36 @@ class CpuRunner:
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
             lora=route(parts),
         )
-        logits = self._decoder.forward(batch, self._kv, self._arena.sites)
-        return self._sample(ordered, logits)
+        hidden = self._decoder.hidden(batch, self._kv, self._arena.sites)
+        scores: dict[SequenceId, tuple[TokenLogprobs, ...] | None] = {}
+        for step, (begin, _, _) in zip(ordered, parts, strict=True):
+            if step.score_rows:
+                rows = hidden[begin : begin + step.score_rows]
+                scores[step.sequence] = score_prompt(step, self._sequences[step.sequence], rows, self._decoder.head)
+        return self._sample(ordered, hidden.index_select(0, batch.logit_rows), scores)
 
-    def _sample(self, steps: list[SequenceStep], logits: torch.Tensor) -> list[SequenceResult]:
+    def _sample(
+        self,
+        steps: list[SequenceStep],
+        hidden: torch.Tensor,
+        scores: dict[SequenceId, tuple[TokenLogprobs, ...] | None],
+    ) -> list[SequenceResult]:
+        """``hidden`` holds the logit rows. A sequence with a row that is not finite gets neither token nor logprobs."""
         sampled = [step for step in steps if step.logit_rows]
-        rows = []
-        for step in sampled:
-            state = self._sequences[step.sequence]
-            params = state.sampling
-            rows.append(
-                RowSampling(
-                    params.temperature,
-                    params.top_k,
-                    params.top_p,
-                    params.min_p,
-                    params.seed,
-                    state.choice,
-                    step.start + step.query_len,
-                )
-            )
-        tokens, finite = sample(logits, rows) if rows else ([], [])
-        drawn = dict(zip((s.sequence for s in sampled), zip(tokens, finite, strict=True), strict=True))
+        drawn = draw(sampled, self._sequences, self._decoder.head(hidden)) if sampled else {}
         results = []
         for step in steps:
             # Provenance is read back from the slot table here, after the forward pass that used it.
             entry = self._arena.entry(step.slot) if step.slot != BASE_SLOT else None
             adapter = entry.digest if entry else None
-            token, ok = drawn.get(step.sequence, (0, True))
-            if not ok:
+            prompt, found = scores.get(step.sequence, ()), drawn.get(step.sequence)
+            if prompt is None or (step.logit_rows and found is None):
                 results.append(SequenceResult(step.sequence, (), adapter, NonFiniteLogits.reason))
-            elif step.logit_rows:
-                self._sequences[step.sequence].ids.append(token)
-                results.append(SequenceResult(step.sequence, (token,), adapter))
+            elif found is not None:
+                self._sequences[step.sequence].append(found.token)
+                results.append(SequenceResult(step.sequence, (found.token,), adapter, None, found.logprobs, prompt))
             else:
-                results.append(SequenceResult(step.sequence, (), adapter))
+                results.append(SequenceResult(step.sequence, (), adapter, None, (), prompt))
         return results
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef
-from lorry.engine.contract import EngineEvent, EngineInfo, EngineRequest, Finished, Provenance, Started, Tokens
+from lorry.engine.contract import (
+    ChoiceEnd,
+    EngineEvent,
+    EngineInfo,
+    EngineRequest,
+    Finished,
+    Provenance,
+    Started,
+    Tokens,
+)
 from lorry.errors import FieldViolation, InternalError, LorryError, by_reason
 from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
 from lorry.internal.v1 import engine_pb2 as pb
-from lorry.request import SamplingParams, StoppingParams
+from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
 _SOON_S = 1e-9
 """On the wire a time of 0 is "no limit", so the shortest limit is this."""
@@ -30,6 +39,10 @@ def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
             top_k=sampling.top_k,
             min_p=sampling.min_p,
             seed=sampling.seed,
+            repetition_penalty=sampling.repetition_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=sampling.presence_penalty,
+            logit_bias=[pb.LogitBias(token_id=token, bias=bias) for token, bias in sampling.logit_bias],
         ),
         stopping=pb.Stopping(
             max_tokens=stopping.max_tokens,
@@ -43,6 +56,15 @@ def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
         queue_timeout_seconds=_limit(request.queue_timeout_s),
         reject_cold=request.reject_cold,
         call=call,
+        ttft_timeout_seconds=_limit(request.ttft_timeout_s),
+        priority=request.priority,
+        n=request.n,
+        output=pb.Output(
+            top_logprobs=request.output.top_logprobs,
+            prompt_logprobs=request.output.prompt_logprobs,
+        ),
+        cache_salt=request.cache_salt,
+        cache_scope=request.cache_scope,
     )
     if request.adapter is not None:
         message.adapter.sha256 = request.adapter.digest
@@ -53,7 +75,7 @@ def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
 
 
 def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
-    sampling, stopping = message.sampling, message.stopping
+    sampling, stopping, output = message.sampling, message.stopping, message.output
     adapter = None
     if message.HasField("adapter"):
         files = tuple(AdapterFile(file.path, file.size, file.sha256) for file in message.adapter.files)
@@ -64,7 +86,17 @@ def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
         tuple(message.prompt_token_ids),
         adapter,
         BaseDigest(message.base_sha256),
-        SamplingParams(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed),
+        SamplingParams(
+            sampling.temperature,
+            sampling.top_p,
+            sampling.top_k,
+            sampling.min_p,
+            sampling.seed,
+            sampling.repetition_penalty or 1.0,
+            sampling.frequency_penalty,
+            sampling.presence_penalty,
+            tuple((one.token_id, one.bias) for one in sampling.logit_bias),
+        ),
         StoppingParams(
             stopping.max_tokens,
             stopping.min_tokens,
@@ -76,14 +108,26 @@ def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
         message.deadline_seconds or None,
         message.queue_timeout_seconds or None,
         message.reject_cold,
+        message.ttft_timeout_seconds or None,
+        message.priority,
+        message.n or 1,
+        OutputParams(
+            output.top_logprobs if output.HasField("top_logprobs") else None,
+            output.prompt_logprobs if output.HasField("prompt_logprobs") else None,
+        ),
+        message.cache_salt,
+        message.cache_scope,
     )
 
 
 def add_event(output: pb.StepOutput, event: EngineEvent) -> None:
     """Puts one more event of the same request into ``output``."""
     if isinstance(event, Tokens):
-        output.token_ids.extend(event.token_ids)
-        output.text += event.text
+        into = output if event.choice == 0 else _choice_output(output, event.choice)
+        into.token_ids.extend(event.token_ids)
+        into.text += event.text
+        if event.logprobs:
+            into.logprobs.extend(_logprobs_to_proto(event.logprobs))
     elif isinstance(event, Started):
         output.started.CopyFrom(
             pb.Started(
@@ -91,15 +135,22 @@ def add_event(output: pb.StepOutput, event: EngineEvent) -> None:
                 tier=event.tier,
                 queue_seconds=event.queue_s,
                 adapter_load_seconds=event.adapter_load_s,
+                prompt_logprobs=_logprobs_to_proto(event.prompt_logprobs),
             )
         )
     else:
         output.finished.CopyFrom(
             pb.Finished(
                 provenance=_provenance_to_proto(event.provenance),
-                reason=event.reason,
-                matched_stop=event.matched_stop,
-                matched_stop_id=event.matched_stop_id,
+                choices=[
+                    pb.ChoiceEnd(
+                        reason=end.reason,
+                        matched_stop=end.matched_stop,
+                        matched_stop_id=end.matched_stop_id,
+                        output_tokens=end.output_tokens,
+                    )
+                    for end in event.choices
+                ],
                 prompt_tokens=event.prompt_tokens,
                 output_tokens=event.output_tokens,
                 cached_prompt_tokens=event.cached_prompt_tokens,
@@ -113,7 +164,8 @@ def add_event(output: pb.StepOutput, event: EngineEvent) -> None:
 
 
 def events_from_proto(output: pb.StepOutput) -> Iterator[EngineEvent]:
-    """The events of one output, in order. ``output.error`` is not an event: see ``error_from_proto``."""
+    """The events of one output, in order, the tokens of each choice as one event. ``output.error`` is not an event: see
+    ``error_from_proto``."""
     if output.HasField("started"):
         started = output.started
         yield Started(
@@ -121,16 +173,25 @@ def events_from_proto(output: pb.StepOutput) -> Iterator[EngineEvent]:
             started.tier,
             started.queue_seconds,
             started.adapter_load_seconds,
+            _logprobs_from_proto(started.prompt_logprobs),
         )
     if output.token_ids or output.text:
-        yield Tokens(tuple(output.token_ids), output.text)
+        yield Tokens(tuple(output.token_ids), output.text, 0, _logprobs_from_proto(output.logprobs))
+    for more in output.choices:
+        yield Tokens(tuple(more.token_ids), more.text, more.choice, _logprobs_from_proto(more.logprobs))
     if output.HasField("finished"):
         done = output.finished
         yield Finished(
             _provenance_from_proto(done.provenance),
-            done.reason,
-            done.matched_stop,
-            done.matched_stop_id if done.HasField("matched_stop_id") else None,
+            tuple(
+                ChoiceEnd(
+                    end.reason,
+                    end.matched_stop,
+                    end.matched_stop_id if end.HasField("matched_stop_id") else None,
+                    end.output_tokens,
+                )
+                for end in done.choices
+            ),
             done.prompt_tokens,
             done.output_tokens,
             done.cached_prompt_tokens,
@@ -187,6 +248,33 @@ def info_from_proto(message: pb.GetInfoResponse) -> EngineInfo:
         message.vocabulary,
         message.max_sequences,
         Path(message.base_dir),
+    )
+
+
+def _choice_output(output: pb.StepOutput, choice: int) -> pb.ChoiceOutput:
+    """The one part of ``output`` that is this choice's. There are few choices, so a search is quicker than an index."""
+    for found in output.choices:
+        if found.choice == choice:
+            return found
+    return output.choices.add(choice=choice)
+
+
+def _logprobs_to_proto(logprobs: Sequence[TokenLogprobs]) -> list[pb.TokenLogprobs]:
+    return [
+        pb.TokenLogprobs(
+            token_id=one.token_id,
+            logprob=one.logprob,
+            top_ids=[token for token, _ in one.top],
+            top_logprobs=[logprob for _, logprob in one.top],
+        )
+        for one in logprobs
+    ]
+
+
+def _logprobs_from_proto(messages: Sequence[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
+    return tuple(
+        TokenLogprobs(one.token_id, one.logprob, tuple(zip(one.top_ids, one.top_logprobs, strict=True)))
+        for one in messages
     )
 
 

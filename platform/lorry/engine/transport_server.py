@@ -14,9 +14,10 @@ from typing import Any
 import grpc.aio
 
 from lorry.api.status import abort_with
-from lorry.engine.contract import EngineClient, EngineRequest, Finished
+from lorry.engine.contract import EngineClient, EngineEvent, EngineRequest, Finished
 from lorry.engine.streams import closing
 from lorry.engine.transport_codec import add_event, error_to_proto, info_to_proto, request_from_proto
+from lorry.engine.transport_credit import CALL_CREDIT
 from lorry.errors import EmptyStream, EngineUnavailable, InternalError, LorryError
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
@@ -32,19 +33,42 @@ _OPTIONS = [
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class _Flow:
+    """One call's way out: what of its output waits, and how many outputs its reader will still take."""
+
+    __slots__ = ("credit", "ended", "task", "waiting")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None]
+        self.credit = CALL_CREDIT
+        self.waiting: pb.StepOutput | None = None
+        self.ended = False
+        """``waiting`` is the last output: it needs no credit."""
+
+
 class _Session:
     """One gateway's stream: its requests, and what of their output has not been sent yet.
 
-    Output of one request is merged while the stream is busy, so what waits is bounded by max_tokens of the
-    requests that live, and a step's outputs for all requests leave as one message.
+    A step's outputs for all requests leave as one message. While a call has no credit, or the stream is busy, its
+    output is merged into the one that waits: a reader that does not read holds at most its credit on the other side and
+    one output here, and holds up no other call.
     """
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._outbox: dict[int, pb.StepOutput] = {}
+        self._flows: dict[int, _Flow] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: dict[int, None] = {}
+        """Calls whose waiting output may leave, in order."""
         self._last = 0
         self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def held(self) -> int:
+        """Outputs that wait here."""
+        return sum(flow.waiting is not None for flow in self._flows.values())
 
     async def receive(self, requests: AsyncIterator[pb.ConnectRequest]) -> None:
         """Returns when the stream ends, or at a call whose number was used: its output could reach the wrong reader."""
@@ -55,79 +79,152 @@ class _Session:
                     _log.error("call %d came after call %d; this gateway's stream is ended", call, self._last)
                     return
                 self._last = call
-                self._tasks[call] = asyncio.create_task(self._run(call, request_from_proto(submitted)))
+                flow = self._flows[call] = _Flow()
+                self._empty.clear()
+                flow.task = asyncio.create_task(self._run(call, flow, request_from_proto(submitted)))
+                self._tasks.add(flow.task)
+                flow.task.add_done_callback(self._tasks.discard)
             for call in message.abort.calls:
-                if task := self._tasks.get(call):
-                    task.cancel()
+                if aborted := self._flows.get(call):
+                    self._drop(call)
+                    self._note_empty()
+                    aborted.task.cancel()
+            if message.HasField("credit"):
+                self._give(message.credit.call, message.credit.outputs)
 
     async def send(self, context: _Context) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             await asyncio.sleep(0)  # the rest of this turn's outputs join the message
-            outputs, self._outbox = self._outbox, {}
+            outputs = self._take()
             if outputs:
-                await context.write(pb.ConnectResponse(outputs=outputs.values()))
+                await context.write(pb.ConnectResponse(outputs=outputs))
+                self._note_empty()
+
+    async def drained(self) -> None:
+        """Returns when no call is left and the last output of each has been written."""
+        await self._empty.wait()
 
     async def close(self) -> None:
         """Aborts what still runs, and returns when the engine has been told."""
-        tasks = list(self._tasks.values())
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, call: int, request: EngineRequest) -> None:
+    async def _run(self, call: int, flow: _Flow, request: EngineRequest) -> None:
         request_id, finished = request.request_id, False
         try:
             async with closing(self._engine.generate(request)) as events:
                 async for event in events:
-                    add_event(self._output(call), event)
                     finished = isinstance(event, Finished)
+                    self._put(call, flow, event)
             if not finished:
                 raise EmptyStream(f"the engine ended request {request_id} without Finished; report this as a bug")
         except LorryError as error:
-            self._fail(call, error)
+            self._fail(call, flow, error)
         except Exception:
             _log.exception("request %s failed in the engine", request_id)
-            self._fail(call, InternalError(f"the engine failed on request {request_id}; its log says how"))
-        finally:
-            self._tasks.pop(call, None)
+            self._fail(call, flow, InternalError(f"the engine failed on request {request_id}; its log says how"))
 
-    def _output(self, call: int) -> pb.StepOutput:
-        output = self._outbox.get(call)
-        if output is None:
-            output = self._outbox[call] = pb.StepOutput(call=call)
-        self._wake.set()
-        return output
+    def _put(self, call: int, flow: _Flow, event: EngineEvent) -> None:
+        if flow.waiting is None:
+            flow.waiting = pb.StepOutput(call=call)
+        add_event(flow.waiting, event)
+        flow.ended = isinstance(event, Finished)
+        self._offer(call, flow)
 
-    def _fail(self, call: int, error: LorryError) -> None:
-        self._output(call).error.CopyFrom(error_to_proto(error))
+    def _fail(self, call: int, flow: _Flow, error: LorryError) -> None:
+        if flow.waiting is None:
+            flow.waiting = pb.StepOutput(call=call)
+        flow.waiting.error.CopyFrom(error_to_proto(error))
+        flow.ended = True
+        self._offer(call, flow)
+
+    def _offer(self, call: int, flow: _Flow) -> None:
+        if self._flows.get(call) is flow and (flow.credit > 0 or flow.ended):
+            self._ready[call] = None
+            self._wake.set()
+
+    def _give(self, call: int, outputs: int) -> None:
+        flow = self._flows.get(call)
+        if flow is None:
+            return  # its last output is on its way
+        flow.credit = min(CALL_CREDIT, flow.credit + outputs)
+        if flow.waiting is not None:
+            self._offer(call, flow)
+
+    def _take(self) -> list[pb.StepOutput]:
+        """What may leave now."""
+        outputs: list[pb.StepOutput] = []
+        ready, self._ready = self._ready, {}
+        for call in ready:
+            flow = self._flows[call]
+            if flow.waiting is None:
+                continue
+            outputs.append(flow.waiting)
+            flow.waiting = None
+            flow.credit -= 1
+            if flow.ended:
+                self._drop(call)
+        return outputs
+
+    def _drop(self, call: int) -> None:
+        del self._flows[call]
+        self._ready.pop(call, None)
+
+    def _note_empty(self) -> None:
+        if not self._flows:
+            self._empty.set()
 
 
 class _Servicer(engine_pb2_grpc.EngineServiceServicer):
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
+        self._sessions: set[_Session] = set()
+        self._closing = asyncio.Event()
         self.sessions = 0
         """Streams opened so far."""
+
+    @property
+    def held(self) -> int:
+        """Outputs that wait for credit, or for a busy stream."""
+        return sum(session.held for session in self._sessions)
+
+    def close(self) -> None:
+        """Streams end as soon as they carry no call."""
+        self._closing.set()
 
     async def Connect(  # type: ignore[override]  # the stubs know generators alone; this one writes to the context
         self, request_iterator: AsyncIterator[pb.ConnectRequest], context: _Context
     ) -> None:
         self.sessions += 1
         session = _Session(self._engine)
-        sender = asyncio.create_task(session.send(context))
-        receiver = asyncio.create_task(session.receive(request_iterator))
+        self._sessions.add(session)
+        tasks = [
+            asyncio.create_task(session.send(context)),
+            asyncio.create_task(session.receive(request_iterator)),
+            asyncio.create_task(self._closed(session)),
+        ]
         try:
-            await asyncio.wait([sender, receiver], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sender, receiver):
+            for task in tasks:
                 task.cancel()
             await session.close()
-            await asyncio.gather(sender, receiver, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._sessions.discard(session)
+
+    async def _closed(self, session: _Session) -> None:
+        await self._closing.wait()
+        await session.drained()
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: _Context) -> pb.GetInfoResponse:
         try:
-            return info_to_proto(await self._engine.info())
+            info = info_to_proto(await self._engine.info())
+            info.call_credit = CALL_CREDIT
+            return info
         except LorryError as error:
             await abort_with(context, error)
 
@@ -151,8 +248,15 @@ class EngineServer:
         """Gateway streams opened so far."""
         return self._servicer.sessions
 
+    @property
+    def held(self) -> int:
+        """Outputs of all calls that wait for their reader's credit or for a busy stream; one a call at most."""
+        return self._servicer.held
+
     async def stop(self, grace: float | None = None) -> None:
-        """Ends every stream (after ``grace`` seconds), which aborts their requests. Does not close the engine."""
+        """Ends every stream: those that carry no call at once, the others after ``grace`` seconds, which aborts their
+        requests. Does not close the engine."""
+        self._servicer.close()
         await self._server.stop(grace)
         if self.address.startswith("unix:"):
             with suppress(FileNotFoundError):

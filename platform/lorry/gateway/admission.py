@@ -14,11 +14,13 @@ from lorry.api.status import bearer_token
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.engine.contract import EngineRequest
 from lorry.errors import DeadlineExceeded, InvalidRequest
-from lorry.gateway.checks import CheckedFields, Violations, check_fields, check_text
+from lorry.gateway.checks import Violations, check_fields, check_text
 from lorry.gateway.ports import SnapshotSource
 from lorry.gateway.prompts import prompt_ids
 from lorry.gateway.routes import EngineRoutes, Route
+from lorry.gateway.salts import TenantSalts
 from lorry.gateway.served import check_served
+from lorry.gateway.sizes import Room
 from lorry.gateway.wire import Answer
 from lorry.ids import RequestId
 from lorry.registry.authz import Caller
@@ -45,12 +47,14 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """``now``: Unix seconds. ``max_tokens_cap``: most output tokens of one request, None is the context."""
+    """``now``: Unix seconds. ``max_tokens_cap``: most output tokens of one request, all choices together; None is the
+    context."""
 
     source: SnapshotSource
     routes: EngineRoutes
     pool: Executor
     now: Callable[[], float]
+    salts: TenantSalts = field(repr=False)
     max_tokens_cap: int | None = None
 
     def authenticate(self, context: Context) -> tuple[str, Snapshot, Caller]:
@@ -73,20 +77,17 @@ class Admission:
         fields = check_fields(message, route.tokenizer.vocabulary, route.context_tokens)
         prompt = await prompt_ids(message, route.tokenizer, self.pool)
         source_field = message.WhichOneof("input") or "prompt"
-        max_tokens, source = self._max_tokens(fields, source_field, len(prompt), route.context_tokens)
-        if fields.min_tokens > max_tokens:
-            raise InvalidRequest.field(
-                "stopping.min_tokens", f"{fields.min_tokens}, but only {max_tokens} tokens are left; lower it"
-            )
+        room = Room(route.context_tokens, self.max_tokens_cap)
+        max_tokens, source = room.max_tokens(fields, source_field, len(prompt))
         stopping = message.stopping
         request = EngineRequest(
-            RequestId(uuid.uuid4().hex),
-            caller.tenant,
-            prompt,
-            resolution.ref,
-            resolution.base.base_digest,
-            fields.sampling,
-            StoppingParams(
+            request_id=RequestId(uuid.uuid4().hex),
+            tenant=caller.tenant,
+            prompt=prompt,
+            adapter=resolution.ref,
+            base=resolution.base.base_digest,
+            sampling=fields.sampling,
+            stopping=StoppingParams(
                 max_tokens,
                 fields.min_tokens,
                 fields.stop,
@@ -94,9 +95,14 @@ class Admission:
                 stopping.include_stop,
                 stopping.ignore_eos,
             ),
-            deadline_of(context),
-            fields.queue_timeout_s,
-            fields.reject_cold,
+            deadline_s=deadline_of(context),
+            queue_timeout_s=fields.queue_timeout_s,
+            reject_cold=fields.reject_cold,
+            ttft_timeout_s=fields.ttft_timeout_s,
+            n=fields.n,
+            output=fields.output,
+            cache_salt=self.salts.of(caller.tenant),
+            cache_scope=fields.cache_scope,
         )
         output = message.output
         answer = Answer(
@@ -119,30 +125,6 @@ class Admission:
         bad.raise_if_any()
         route = await self.routes.route(resolution.base)
         return await prompt_ids(message, route.tokenizer, self.pool)
-
-    def _max_tokens(
-        self, fields: CheckedFields, field: str, prompt: int, context: int
-    ) -> tuple[int, pb.MaxTokensSource.ValueType]:
-        """``field`` is where the prompt came from."""
-        room, cap, asked = context - prompt, self.max_tokens_cap, fields.max_tokens
-        if room < 1:
-            raise InvalidRequest.field(
-                field, f"{prompt} tokens leave no room in the model's context of {context}; shorten it"
-            )
-        if asked is None:
-            if cap is not None and cap < room:
-                return cap, pb.MAX_TOKENS_SOURCE_TENANT_CAP
-            return room, pb.MAX_TOKENS_SOURCE_CONTEXT
-        if asked > room:
-            raise InvalidRequest.field(
-                "stopping.max_tokens",
-                f"{asked} after a prompt of {prompt} exceeds the model's context of {context}; ask for at most {room}",
-            )
-        if cap is not None and asked > cap:
-            raise InvalidRequest.field(
-                "stopping.max_tokens", f"{asked} is above this deployment's cap; ask for at most {cap}"
-            )
-        return asked, pb.MAX_TOKENS_SOURCE_REQUEST
 
 
 def deadline_of(context: Context) -> float | None:

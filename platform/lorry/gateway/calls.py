@@ -29,18 +29,23 @@ class Call:
         self.relay = relay
         self.ledger_id = f"us_{uuid.uuid4().hex}"
         self.handed = 0
-        """Tokens handed to the transport so far; the handler counts them."""
+        """Tokens of all choices handed to the transport so far; the handler counts them."""
         self.settled = False
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Until one is finished; each is checked against the newest registry epoch before it is handed out."""
+        """Until one is finished; each is checked before it is handed out."""
         while True:
             batch = await self.relay.next()
-            self._calls.verify(self._live)
-            self.relay.raise_if_cut()
+            self.check()
             yield batch
             if batch.finished is not None:
                 return
+
+    def check(self) -> None:
+        """Raises the error that has ended the request meanwhile, or that the newest registry epoch ends it with. Due
+        before each message, as the one before may have waited long for its reader."""
+        self._calls.verify(self._live)
+        self.relay.raise_if_cut()
 
 
 class Calls:

@@ -9,16 +9,23 @@ import math
 import re
 import secrets
 from dataclasses import dataclass
+from typing import Literal
 
 from google.protobuf.duration_pb2 import Duration
 
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.errors import FieldViolation, InvalidRequest
-from lorry.request import SamplingParams
+from lorry.request import CHOICES_MAX, TOP_LOGPROBS_MAX, OutputParams, SamplingParams
 
 STOPS_MAX = 16
 STOP_CHARS_MAX = 256
 STOP_IDS_MAX = 256
+BIASES_MAX = 1024
+BIAS_MAX = 100.0
+REPETITION_MAX = 10.0
+PENALTY_MAX = 2.0
+"""Of frequency and presence, either way."""
+SCOPE_CHARS_MAX = 128
 MESSAGES_MAX = 1024
 """Of one chat."""
 INPUT_BYTES_MAX = 2 << 20
@@ -42,7 +49,11 @@ class CheckedFields:
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
     queue_timeout_s: float | None
+    ttft_timeout_s: float | None
     reject_cold: bool
+    n: int
+    output: OutputParams
+    cache_scope: str
 
 
 class Violations:
@@ -72,6 +83,9 @@ def check_fields(request: pb.GenerateRequest, vocabulary: int, context_tokens: i
         bad.add("request_id", f"{request.request_id[:80]!r}; use 1 to 128 of A-Z a-z 0-9 . _ : - or leave it empty")
     _check_input(request, vocabulary, context_tokens, bad)
     sampling = _sampling(request.sampling, vocabulary, bad)
+    n = request.sampling.n if request.sampling.HasField("n") else 1
+    if not 1 <= n <= CHOICES_MAX:
+        bad.add("sampling.n", f"{n}; send 1 to {CHOICES_MAX}, or leave it unset for 1")
     stopping = request.stopping
     max_tokens = stopping.max_tokens if stopping.HasField("max_tokens") else None
     if max_tokens == 0:
@@ -87,11 +101,11 @@ def check_fields(request: pb.GenerateRequest, vocabulary: int, context_tokens: i
         bad.add("stopping.stop_token_ids", f"{len(stopping.stop_token_ids)} ids; send at most {STOP_IDS_MAX}")
     else:
         _check_ids("stopping.stop_token_ids", stopping.stop_token_ids, vocabulary, bad)
-    queue_timeout_s = None
-    if request.HasField("queue_timeout"):
-        queue_timeout_s = _seconds(request.queue_timeout)
-        if not 0 < queue_timeout_s <= _DURATION_MAX_S:
-            bad.add("queue_timeout", f"{queue_timeout_s:g} s; send more than 0 s and at most a day")
+    queue_timeout_s = _timeout("queue_timeout", request, bad)
+    ttft_timeout_s = _timeout("ttft_timeout", request, bad)
+    output = _output(request.output, bad)
+    if len(request.cache_scope) > SCOPE_CHARS_MAX:
+        bad.add("cache_scope", f"{len(request.cache_scope)} characters; send at most {SCOPE_CHARS_MAX}")
     if request.cold_load not in pb.ColdLoad.values():
         bad.add("cold_load", f"{request.cold_load} is no value of ColdLoad; use COLD_LOAD_WAIT or COLD_LOAD_REJECT")
     bad.raise_if_any()
@@ -102,7 +116,11 @@ def check_fields(request: pb.GenerateRequest, vocabulary: int, context_tokens: i
         tuple(stopping.stop),
         tuple(stopping.stop_token_ids),
         queue_timeout_s,
+        ttft_timeout_s,
         request.cold_load == pb.COLD_LOAD_REJECT,
+        n,
+        output,
+        request.cache_scope,
     )
 
 
@@ -165,10 +183,59 @@ def _sampling(sampling: pb.SamplingParams, vocabulary: int, bad: Violations) -> 
         bad.add("sampling.top_k", f"{top_k}; send 0 (all) to {vocabulary}, the vocabulary's size")
     if not (math.isfinite(min_p) and 0 <= min_p <= 1):
         bad.add("sampling.min_p", f"{min_p:g}; send 0 to 1")
-    if sampling.HasField("n") and sampling.n == 0:
-        bad.add("sampling.n", "0; send 1 or leave it unset")
     seed = sampling.seed if sampling.HasField("seed") else secrets.randbits(63)
-    return SamplingParams(temperature, top_p, top_k, min_p, seed)
+    repetition = sampling.repetition_penalty if sampling.HasField("repetition_penalty") else default.repetition_penalty
+    if not (math.isfinite(repetition) and 0 < repetition <= REPETITION_MAX):
+        bad.add("sampling.repetition_penalty", f"{repetition:g}; send more than 0 (1 is none) and at most 10")
+    for name in ("frequency_penalty", "presence_penalty"):
+        penalty = getattr(sampling, name)
+        if not (math.isfinite(penalty) and abs(penalty) <= PENALTY_MAX):
+            bad.add(f"sampling.{name}", f"{penalty:g}; send -2 to 2 (0 is none)")
+    return SamplingParams(
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        seed,
+        repetition,
+        sampling.frequency_penalty,
+        sampling.presence_penalty,
+        _logit_bias(sampling, vocabulary, bad),
+    )
+
+
+def _logit_bias(sampling: pb.SamplingParams, vocabulary: int, bad: Violations) -> tuple[tuple[int, float], ...]:
+    count = len(sampling.logit_bias)
+    if count > BIASES_MAX:
+        bad.add("sampling.logit_bias", f"{count} ids; send at most {BIASES_MAX}")
+        return ()
+    pairs = tuple(sorted(sampling.logit_bias.items()))
+    for token, bias in pairs:
+        if token >= vocabulary:
+            bad.add(f"sampling.logit_bias[{token}]", f"{token} is not below the vocabulary's size, {vocabulary}")
+        if not (math.isfinite(bias) and abs(bias) <= BIAS_MAX):
+            bad.add(f"sampling.logit_bias[{token}]", f"{bias:g}; send -100 to 100")
+    return pairs
+
+
+def _output(output: pb.OutputParams, bad: Violations) -> OutputParams:
+    top = output.top_logprobs if output.HasField("top_logprobs") else None
+    prompt = output.prompt_logprobs if output.HasField("prompt_logprobs") else None
+    for field, count in (("output.top_logprobs", top), ("output.prompt_logprobs", prompt)):
+        if count is not None and count > TOP_LOGPROBS_MAX:
+            bad.add(field, f"{count}; send 0 to {TOP_LOGPROBS_MAX}, or leave it unset for none")
+    return OutputParams(top, prompt)
+
+
+def _timeout(
+    field: Literal["queue_timeout", "ttft_timeout"], request: pb.GenerateRequest, bad: Violations
+) -> float | None:
+    if not request.HasField(field):
+        return None
+    seconds = _seconds(getattr(request, field))
+    if not 0 < seconds <= _DURATION_MAX_S:
+        bad.add(field, f"{seconds:g} s; send more than 0 s and at most a day")
+    return seconds
 
 
 def _check_ids(field: str, ids: object, vocabulary: int, bad: Violations) -> None:
@@ -182,10 +249,15 @@ def _seconds(duration: Duration) -> float:
 
 
 __all__ = [
+    "BIASES_MAX",
+    "BIAS_MAX",
     "CONTEXT_MAX",
     "INPUT_BYTES_MAX",
     "MESSAGES_MAX",
+    "PENALTY_MAX",
+    "REPETITION_MAX",
     "ROLES",
+    "SCOPE_CHARS_MAX",
     "STOPS_MAX",
     "STOP_CHARS_MAX",
     "STOP_IDS_MAX",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lorry.errors import AdapterQuarantined, LorryError, ModelNotFound, PinMismatch, RequestCancelled
@@ -77,6 +77,9 @@ class LiveCalls:
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    def __iter__(self) -> Iterator[LiveCall]:
+        return iter(tuple(self._calls))
 
     def add(self, call: LiveCall) -> None:
         self._calls.add(call)

@@ -19,9 +19,9 @@ class SnapshotSource(Protocol):
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """One request's bill. ``outcome`` is ``OK``, or the reason that ended it before its StreamEnd; then
-    ``output_tokens`` counts the tokens handed to the transport. ``ledger_id`` is unique: writing a row twice
-    is harmless. ``adapter`` and ``adapter_sha256`` are "" and ``version`` 0 for the base; times are Unix seconds. It
-    never holds a prompt or an answer."""
+    ``output_tokens`` counts the tokens handed to the transport. All choices count, the prompt once. ``ledger_id`` is
+    unique: writing a row twice is harmless. ``adapter`` and ``adapter_sha256`` are "" and ``version`` 0 for the base;
+    times are Unix seconds. It never holds a prompt or an answer."""
 
     ledger_id: str
     tenant: str

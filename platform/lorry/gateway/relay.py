@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lorry.engine.contract import EngineClient, EngineRequest, Finished, Started, Tokens
 from lorry.engine.streams import closing
 from lorry.errors import EmptyStream, InternalError, LorryError, RequestCancelled
+from lorry.gateway.pieces import Merger, Piece
 from lorry.gateway.provenance import Expected
+from lorry.request import TokenLogprobs
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The first tokens leave at once; later ones when there are ``tokens`` of them or ``seconds`` after the first."""
+    """The first tokens of a choice leave at once; later ones when some choice has ``tokens`` of them, or ``seconds``
+    after the first that waits."""
 
     seconds: float
     tokens: int
@@ -24,10 +28,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tokens that leave together. ``finished`` is set on the last batch, whose provenance has been checked."""
+    """Tokens that leave together, at most one piece for each choice, by choice. ``finished`` is set on the last batch,
+    whose provenance has been checked."""
 
-    token_ids: tuple[int, ...]
-    text: str
+    pieces: tuple[Piece, ...]
     finished: Finished | None
 
 
@@ -35,7 +39,8 @@ class Relay:
     """Reads the engine in a task of its own, so a client that does not read holds up nothing but itself.
 
     ``start``, then ``next`` until a batch is finished or it raises, then ``close`` (whatever happened). No batch
-    exists before the engine stated what it runs and that was what the name resolved to.
+    exists before the engine stated what it runs and that was what the name resolved to. What waits is bounded by
+    the request's own limits (``lorry.gateway.sizes``).
     """
 
     def __init__(self, engine: EngineClient, request: EngineRequest, expected: Expected, pace: Pace) -> None:
@@ -46,9 +51,8 @@ class Relay:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._ids: list[int] = []
-        self._text: list[str] = []
-        self._any = False
+        self._merger = Merger()
+        self._begun: set[int] = set()
         self._started: Started | None = None
         self._finished: Finished | None = None
         self._error: LorryError | None = None
@@ -75,9 +79,7 @@ class Relay:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        ids, self._ids = self._ids, []
-        text, self._text = self._text, []
-        return Batch(tuple(ids), "".join(text), self._finished)
+        return Batch(self._merger.take(), self._finished)
 
     def raise_if_cut(self) -> None:
         """Raises the error that ended the request while a batch was being taken."""
@@ -115,8 +117,7 @@ class Relay:
                     if isinstance(event, Tokens):
                         self._take(event)
                     elif isinstance(event, Started):
-                        self._expected.check(event.provenance)
-                        self._started = event
+                        self._begin(event)
                     else:
                         self._finish(event)
                         break
@@ -131,13 +132,24 @@ class Relay:
             _log.exception("request %s failed between gateway and engine", self._request.request_id)
             self._end(InternalError(f"request {self._request.request_id} failed; the gateway's log says how"))
 
+    def _begin(self, event: Started) -> None:
+        self._expected.check(event.provenance)
+        wanted = self._request.output.prompt_logprobs is not None
+        _check_logprobs(event.prompt_logprobs, self._request.prompt[1:] if wanted else (), "the prompt")
+        self._started = event
+
     def _take(self, event: Tokens) -> None:
         if self._started is None:
             raise InternalError("the engine sent tokens before it said what it runs; the answer is withheld")
-        self._ids.extend(event.token_ids)
-        self._text.append(event.text)
-        if not self._any or len(self._ids) >= self._pace.tokens:
-            self._any = True
+        if not 0 <= event.choice < self._request.n:
+            raise InternalError(
+                f"the engine sent tokens of choice {event.choice} of {self._request.n}; the answer is withheld"
+            )
+        wanted = self._request.output.top_logprobs is not None
+        _check_logprobs(event.logprobs, event.token_ids if wanted else (), f"choice {event.choice}")
+        waiting = self._merger.add(event.choice, event.token_ids, event.text, event.logprobs)
+        if event.choice not in self._begun or waiting >= self._pace.tokens:
+            self._begun.add(event.choice)
             self._ready()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._pace.seconds, self._ready)
@@ -146,6 +158,10 @@ class Relay:
         if self._started is None:
             raise InternalError("the engine finished before it said what it runs; the answer is withheld")
         self._expected.check(event.provenance)
+        if len(event.choices) != self._request.n:
+            raise InternalError(
+                f"the engine ended {len(event.choices)} choices of {self._request.n}; the answer is withheld"
+            )
         self._finished = event
         self._ready()
 
@@ -157,6 +173,11 @@ class Relay:
         if self._ready_since is None:
             self._ready_since = self._loop.time()
         self._wake.set()
+
+
+def _check_logprobs(found: Sequence[TokenLogprobs], ids: tuple[int, ...], what: str) -> None:
+    if tuple(one.token_id for one in found) != ids:
+        raise InternalError(f"the engine's logprobs of {what} are not of its tokens; the answer is withheld")
 
 
 __all__ = ["Batch", "Pace", "Relay"]

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lorry.engine.contract import EngineClient, EngineInfo
-from lorry.errors import EngineUnavailable, InternalError, LorryError, ProvenanceMismatch, UnsupportedBase
+from lorry.errors import (
+    EngineUnavailable,
+    InternalError,
+    LorryError,
+    ProvenanceMismatch,
+    Unavailable,
+    UnsupportedBase,
+)
 from lorry.ids import BaseDigest
 from lorry.registry.entries import BaseModelEntry
 from lorry.text import Tokenizer
@@ -54,14 +61,20 @@ class EngineRoutes:
         """The engine behind this base was lost: what it said of itself may no longer hold."""
         self._known.pop(base, None)
 
+    async def check(self) -> None:
+        """Raises what an engine that is not warm says of itself, or EngineUnavailable where there is none."""
+        if not self._engines:
+            raise EngineUnavailable("no engine is configured here; start one")
+        for engine in self._engines:
+            await engine.info()
+
     async def healthy(self) -> bool:
-        """Whether every engine answers."""
+        """Whether every engine is warm and takes requests."""
         try:
-            for engine in self._engines:
-                await engine.info()
+            await self.check()
         except LorryError:
             return False
-        return bool(self._engines)
+        return True
 
     async def _ask(self) -> None:
         """One round for all who wait for it, whatever its outcome; a caller that leaves does not end it."""
@@ -74,7 +87,7 @@ class EngineRoutes:
             for engine in self._engines:
                 try:
                     info = await engine.info()
-                except EngineUnavailable:
+                except Unavailable:  # it is not warm, or it drains
                     continue
                 if info.base not in self._known:
                     tokenizer = await self._tokenizer(info.base_dir)

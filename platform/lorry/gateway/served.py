@@ -12,27 +12,17 @@ NOT_SERVED = (
     "choices",
     "json_object",
     "priority",
-    "ttft_timeout",
-    "cache_scope",
     "sticky_key",
     "labels",
     "sampling.typical_p",
-    "sampling.repetition_penalty",
-    "sampling.frequency_penalty",
-    "sampling.presence_penalty",
-    "sampling.logit_bias",
-    "output.top_logprobs",
-    "output.prompt_logprobs",
     "output.progress",
 )
-"""Paths in GenerateRequest; each is marked "Not served yet" in generate.proto. ``sampling.n`` above 1 is another."""
+"""Paths in GenerateRequest; each is marked "Not served yet" in generate.proto."""
 
 
 def check_served(request: pb.GenerateRequest) -> None:
     """Raises NotServedYet naming every such field that is set, be it to its default."""
     found = [path for path in NOT_SERVED if _is_set(request, path)]
-    if request.sampling.HasField("n") and request.sampling.n > 1:
-        found.append("sampling.n")
     if found:
         names = ", ".join(found)
         raise NotServedYet(f"{names}: not served by this release; leave it unset", metadata={"fields": names})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from lorry.api.status import ErrorInterceptor
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.config import GatewayConfig
-from lorry.errors import Unavailable
+from lorry.errors import Draining, Unavailable
 from lorry.gateway.admission import Admission
 from lorry.gateway.calls import Calls
 from lorry.gateway.counters import GatewayCounters
@@ -27,11 +29,14 @@ from lorry.gateway.live import LiveCalls
 from lorry.gateway.ports import SnapshotSource, UsageSink
 from lorry.gateway.relay import Pace
 from lorry.gateway.routes import EngineRoutes
+from lorry.gateway.salts import TenantSalts
 from lorry.gateway.service import GenerateServicer
 
 GENERATE = "lorry.api.v1.GenerateService"
 STALL_S = 30.0
 """A client that reads nothing for this long, while something waits for it, is cut."""
+STATE_CALLS = 64
+"""Most live calls that ``GatewayServer.state`` lists."""
 _HEALTH_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -68,13 +73,16 @@ class GatewayServer:
         self._services = tuple(services)
         self._pool = pool
         self._tasks: list[asyncio.Task[None]] = []
+        self._engines_changed = asyncio.Event()
+        self._hurry = asyncio.Event()
         self.live = live
         self.port = port
         self.address = f"{config.host}:{port}"
         self.counters = counters
 
     async def start(self) -> None:
-        """Returns when the port answers. Health of GenerateService is SERVING while every engine answers."""
+        """Returns when the port answers. Health of GenerateService, and of the server as a whole, is SERVING while
+        every engine is warm."""
         await self._server.start()
         for name in self._services:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -83,7 +91,7 @@ class GatewayServer:
 
     async def stop(self, grace: float | None = None) -> None:
         """Drains: health NOT_SERVING, new generations refused (`DRAINING`), running ones have ``grace`` seconds
-        (default: the config's ``drain_seconds``), then the rest is cancelled."""
+        (default: the config's ``drain_seconds``) or until ``hurry``, then the rest is cancelled."""
         self._servicer.draining = True
         for task in self._tasks[1:]:
             task.cancel()
@@ -91,9 +99,11 @@ class GatewayServer:
         loop = asyncio.get_running_loop()
         until = loop.time() + (self._config.drain_seconds if grace is None else grace)
         # The port stays open meanwhile: a closing one would answer new calls with a bare CANCELLED now and then.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.live.idle.wait(), until - loop.time())
-        await self._server.stop(max(0.0, until - loop.time()))
+        waits = [asyncio.ensure_future(self.live.idle.wait()), asyncio.ensure_future(self._hurry.wait())]
+        await asyncio.wait(waits, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await self._server.stop(0.0 if self._hurry.is_set() else max(0.0, until - loop.time()))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -103,13 +113,52 @@ class GatewayServer:
         """Returns when the server has been stopped."""
         await self._server.wait_for_termination()
 
+    def hurry(self) -> None:
+        """A drain that is under way, or begins later, does not wait."""
+        self._hurry.set()
+
+    def engines_changed(self) -> None:
+        """Whoever knows says so: health is looked at now, not at the next look."""
+        self._engines_changed.set()
+
+    async def ready(self) -> None:
+        """Raises why a generation would be refused now, whoever asked for it: Draining, or what an engine says."""
+        if self._servicer.draining:
+            raise Draining("this gateway is going down; send the request elsewhere", retry_after_s=1.0)
+        await self._routes.check()
+
+    def state(self) -> dict[str, Any]:
+        """Bounded JSON: counters, and some of the live calls. No key, no prompt, no answer."""
+        clock = asyncio.get_running_loop().time()
+        calls = [
+            {
+                "tenant": call.caller.tenant,
+                "adapter": call.resolution.adapter or call.resolution.base.resource,
+                "version": call.resolution.version,
+                "unread_seconds": round(call.relay.stalled_for(clock), 3),
+            }
+            for call in itertools.islice(self.live, STATE_CALLS)
+        ]
+        counters = {field.name: getattr(self.counters, field.name) for field in dataclasses.fields(self.counters)}
+        return {
+            "address": self.address,
+            "draining": self._servicer.draining,
+            "live_calls": len(self.live),
+            "calls": calls,
+            "counters": counters | {"outcomes": dict(self.counters.outcomes)},
+        }
+
     async def _report_engines(self) -> None:
         state = health_pb2.HealthCheckResponse
-        await self._health.set(GENERATE, state.SERVING if await self._routes.healthy() else state.NOT_SERVING)
+        now = state.SERVING if await self._routes.healthy() else state.NOT_SERVING
+        for name in (GENERATE, ""):
+            await self._health.set(name, now)
 
     async def _watch_engines(self) -> None:
         while True:
-            await asyncio.sleep(_HEALTH_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._engines_changed.wait(), _HEALTH_S)
+            self._engines_changed.clear()
             try:
                 await self._report_engines()
             except Exception:  # health must follow the engines again once this has passed
@@ -122,11 +171,13 @@ def build_server(
     routes: EngineRoutes,
     usage: UsageSink,
     *,
+    kv_salt: bytes,
     extra: Sequence[ExtraService] = (),
     now: Callable[[], float] = time.time,
     stall_seconds: float = STALL_S,
 ) -> GatewayServer:
     """Binds the port (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
+    ``kv_salt`` is the deployment's secret, of which each tenant's salt for the prefix cache is derived.
 
     Raises Unavailable where the port cannot be bound.
     """
@@ -134,7 +185,7 @@ def build_server(
     pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
     live = LiveCalls(source, counters, now, config.snapshot_poll_seconds, stall_seconds)
     pace = Pace(config.delta_seconds, config.delta_tokens)
-    admission = Admission(source, routes, pool, now, config.max_tokens_cap)
+    admission = Admission(source, routes, pool, now, TenantSalts(kv_salt), config.max_tokens_cap)
     servicer = GenerateServicer(admission, Calls(live, routes, usage, counters, pace, now), counters)
     server = grpc.aio.server(
         interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(counters)],
@@ -151,9 +202,7 @@ def build_server(
         port = server.add_insecure_port(f"{config.host}:{config.port}")
     except RuntimeError as error:
         raise Unavailable(f"port: {config.host}:{config.port} cannot be bound: {error}; choose another") from error
-    return GatewayServer(
-        server, port, config, servicer, live, routes, health_servicer, ["", *names[1:]], counters, pool
-    )
+    return GatewayServer(server, port, config, servicer, live, routes, health_servicer, names[1:], counters, pool)
 
 
 __all__ = ["GENERATE", "STALL_S", "ExtraService", "GatewayServer", "build_server"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from itertools import chain
 
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import generate_pb2_grpc
@@ -13,10 +15,13 @@ from lorry.gateway import wire
 from lorry.gateway.admission import Admission, Admitted, Context
 from lorry.gateway.calls import Calls
 from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.pieces import Merger
 from lorry.registry.snapshot import Resolution
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
+DELTA_TOKENS_MAX = 1024
+"""Tokens of one message, so that what piled up for a slow reader fits what clients take."""
 
 
 class GenerateServicer(generate_pb2_grpc.GenerateServiceServicer):
@@ -33,15 +38,14 @@ class GenerateServicer(generate_pb2_grpc.GenerateServiceServicer):
         async with self._counted():
             admitted = await self._admit(request, context)
             async with self._calls.open(admitted, context) as call, aclosing(call.batches()) as batches:
-                ids: list[int] = []
-                text: list[str] = []
+                whole = Merger()
                 async for batch in batches:
-                    ids.extend(batch.token_ids)
-                    text.append(batch.text)
+                    for piece in batch.pieces:
+                        whole.add(piece.choice, piece.token_ids, piece.text, piece.logprobs)
                     if batch.finished is not None:
                         await self._calls.settle(call, batch.finished)
                         return wire.response(
-                            admitted.answer, call.relay.started, ids, "".join(text), batch.finished, call.ledger_id
+                            admitted.answer, call.relay.started, whole.take(), batch.finished, call.ledger_id
                         )
         raise AssertionError("batches end finished or raise")
 
@@ -51,18 +55,21 @@ class GenerateServicer(generate_pb2_grpc.GenerateServiceServicer):
         async with self._counted():
             admitted = await self._admit(request, context)
             async with self._calls.open(admitted, context) as call, aclosing(call.batches()) as batches:
-                seq = held = 0
+                seq = 0
+                held: Counter[int] = Counter()
                 async for batch in batches:
                     if seq == 0:
                         start = wire.start(admitted.answer, call.relay.started)
                         yield pb.GenerateStreamResponse(seq=seq, start=start)
                         seq += 1
-                    delta = wire.delta(admitted.answer, batch.token_ids, batch.text)
-                    held += len(batch.token_ids)
-                    if delta is not None:
-                        call.handed, held = call.handed + held, 0
-                        yield pb.GenerateStreamResponse(seq=seq, delta=delta)
-                        seq += 1
+                    for piece in chain.from_iterable(piece.split(DELTA_TOKENS_MAX) for piece in batch.pieces):
+                        delta = wire.delta(admitted.answer, piece)
+                        held[piece.choice] += len(piece.token_ids)
+                        if delta is not None:
+                            call.check()
+                            call.handed += held.pop(piece.choice)
+                            yield pb.GenerateStreamResponse(seq=seq, delta=delta)
+                            seq += 1
                     if batch.finished is not None:
                         await self._calls.settle(call, batch.finished)
                         end = wire.end(admitted.answer, call.relay.started, batch.finished, call.ledger_id)
@@ -125,4 +132,4 @@ def _read_page_token(token: str) -> str:
         raise InvalidRequest.field("page_token", "not a token of ListModels; send next_page_token as it came") from None
 
 
-__all__ = ["PAGE_DEFAULT", "PAGE_MAX", "GenerateServicer"]
+__all__ = ["DELTA_TOKENS_MAX", "PAGE_DEFAULT", "PAGE_MAX", "GenerateServicer"]

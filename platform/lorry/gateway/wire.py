@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lorry.api.v1 import generate_pb2 as pb
-from lorry.engine.contract import Finished, Provenance, Started
+from lorry.engine.contract import ChoiceEnd, Finished, Provenance, Started
 from lorry.errors import InternalError
+from lorry.gateway.pieces import Piece
 from lorry.registry.snapshot import Resolution
+from lorry.request import TokenLogprobs
 
 _TIERS = {
     "base": pb.ADAPTER_TIER_BASE,
@@ -22,7 +24,8 @@ _REASONS = {"stop": pb.FINISH_REASON_STOP, "length": pb.FINISH_REASON_LENGTH}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What every message of one answer needs to know. ``token_ids``: whether the client asked for them."""
+    """What every message of one answer needs to know. ``token_ids``: whether the client asked for them. Logprobs are
+    there only where it did."""
 
     request_id: str
     resolution: Resolution
@@ -38,22 +41,30 @@ def start(answer: Answer, started: Started) -> pb.StreamStart:
         model=resolved_model(answer.resolution, started.provenance),
         effective=answer.effective,
         prompt_tokens=answer.prompt_tokens,
+        prompt_logprobs=_logprobs(started.prompt_logprobs),
     )
 
 
-def delta(answer: Answer, ids: Sequence[int], text: str) -> pb.Delta | None:
+def delta(answer: Answer, piece: Piece) -> pb.Delta | None:
     """None where there is nothing that this client wants."""
-    if not text and not (ids and answer.token_ids):
+    ids = piece.token_ids if answer.token_ids else ()
+    if not (piece.text or ids or piece.logprobs):
         return None
-    return pb.Delta(text=text, token_ids=ids if answer.token_ids else ())
+    return pb.Delta(choice=piece.choice, text=piece.text, token_ids=ids, logprobs=_logprobs(piece.logprobs))
 
 
 def end(answer: Answer, started: Started, finished: Finished, ledger_id: str) -> pb.StreamEnd:
-    choice = pb.ChoiceEnd(finish_reason=_reason(finished), matched_stop=finished.matched_stop)
-    if finished.matched_stop_id is not None:
-        choice.matched_stop_id = finished.matched_stop_id
     return pb.StreamEnd(
-        choices=[choice],
+        choices=[
+            pb.ChoiceEnd(
+                index=index,
+                finish_reason=_reason(ended),
+                matched_stop=ended.matched_stop,
+                matched_stop_id=ended.matched_stop_id,
+                output_tokens=ended.output_tokens,
+            )
+            for index, ended in enumerate(finished.choices)
+        ],
         model=resolved_model(answer.resolution, finished.provenance),
         usage=_usage(finished, ledger_id),
         timings=_timings(started, finished) if answer.timings else None,
@@ -61,24 +72,45 @@ def end(answer: Answer, started: Started, finished: Finished, ledger_id: str) ->
 
 
 def response(
-    answer: Answer, started: Started, ids: Sequence[int], text: str, finished: Finished, ledger_id: str
+    answer: Answer, started: Started, pieces: Sequence[Piece], finished: Finished, ledger_id: str
 ) -> pb.GenerateResponse:
-    choice = pb.Choice(
-        text=text,
-        token_ids=ids if answer.token_ids else (),
-        finish_reason=_reason(finished),
-        matched_stop=finished.matched_stop,
-    )
-    if finished.matched_stop_id is not None:
-        choice.matched_stop_id = finished.matched_stop_id
+    """``pieces``: the whole of each choice that has tokens."""
+    whole = {piece.choice: piece for piece in pieces}
     return pb.GenerateResponse(
         request_id=answer.request_id,
         model=resolved_model(answer.resolution, finished.provenance),
-        choices=[choice],
+        choices=[
+            _choice(answer, whole.get(index, Piece(index)), ended) for index, ended in enumerate(finished.choices)
+        ],
         usage=_usage(finished, ledger_id),
         timings=_timings(started, finished) if answer.timings else None,
         effective=answer.effective,
+        prompt_logprobs=_logprobs(started.prompt_logprobs),
     )
+
+
+def _choice(answer: Answer, piece: Piece, ended: ChoiceEnd) -> pb.Choice:
+    return pb.Choice(
+        index=piece.choice,
+        text=piece.text,
+        token_ids=piece.token_ids if answer.token_ids else (),
+        finish_reason=_reason(ended),
+        matched_stop=ended.matched_stop,
+        matched_stop_id=ended.matched_stop_id,
+        logprobs=_logprobs(piece.logprobs),
+        output_tokens=ended.output_tokens,
+    )
+
+
+def _logprobs(found: Sequence[TokenLogprobs]) -> list[pb.TokenLogprobs]:
+    return [
+        pb.TokenLogprobs(
+            token_id=one.token_id,
+            logprob=one.logprob,
+            top=[pb.TopLogprob(token_id=token, logprob=logprob) for token, logprob in one.top],
+        )
+        for one in found
+    ]
 
 
 def resolved_model(resolution: Resolution, stated: Provenance) -> pb.ResolvedModel:
@@ -112,11 +144,11 @@ def model(resolution: Resolution, name: str) -> pb.Model:
     )
 
 
-def _reason(finished: Finished) -> pb.FinishReason.ValueType:
+def _reason(ended: ChoiceEnd) -> pb.FinishReason.ValueType:
     try:
-        return _REASONS[finished.reason]
+        return _REASONS[ended.reason]
     except KeyError:
-        raise InternalError(f"reason: the engine ended with {finished.reason!r}, which is none") from None
+        raise InternalError(f"reason: the engine ended with {ended.reason!r}, which is none") from None
 
 
 def _usage(finished: Finished, ledger_id: str) -> pb.Usage:

@@ -1,6 +1,16 @@
-"""Block tables over KV pages, and the key that a cached prefix is known by. No torch."""
+"""Block tables over KV pages, and the index of cached prefixes. No torch."""
 
-from lorry.kvcache.prefix import BlockHash, PrefixKey, RopeKey, block_hash
+from lorry.kvcache.index import Block, PrefixIndex
+from lorry.kvcache.prefix import BlockHash, PrefixKey, RopeKey, block_hash, root_hash
 from lorry.kvcache.tables import BlockTables
 
-__all__ = ["BlockHash", "BlockTables", "PrefixKey", "RopeKey", "block_hash"]
+__all__ = [
+    "Block",
+    "BlockHash",
+    "BlockTables",
+    "PrefixIndex",
+    "PrefixKey",
+    "RopeKey",
+    "block_hash",
+    "root_hash",
+]

@@ -12,9 +12,9 @@ from typing import NewType
 from lorry.ids import AdapterDigest, BaseDigest
 
 BlockHash = NewType("BlockHash", bytes)
-"""32 bytes. Minted by ``block_hash`` alone."""
+"""32 bytes. Minted by ``root_hash`` and ``block_hash`` alone."""
 
-_DOMAIN = b"lorry-prefix-key-v1"
+_DOMAIN = b"lorry-prefix-key-v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,13 @@ class RopeKey:
 
 @dataclass(frozen=True, slots=True)
 class PrefixKey:
-    """The identity of one full block of KV.
+    """What all blocks of one chain have in common. A block's hash is that of its parent (of this key, for the first)
+    and its own ``page_tokens`` ids, so it covers every token from position 0.
 
-    ``parent`` is the hash of the block before it (None for the first), so a key covers every token from
-    position 0. ``adapter`` is a content digest, never a name or slot, and None is the base. ``tenant_salt``
-    is derived on the server; ``cache_scope`` narrows within it. ``token_ids`` has ``page_tokens`` ids.
+    ``adapter`` is a content digest, never a name or slot, and None is the base. ``tenant_salt`` is derived on the
+    server; ``cache_scope`` narrows within it. ``owner`` is empty, or makes the chain one request's own.
     """
 
-    parent: BlockHash | None
     base: BaseDigest
     quantization: str
     tokenizer_sha256: str
@@ -47,19 +46,21 @@ class PrefixKey:
     adapter: AdapterDigest | None
     tenant_salt: bytes
     cache_scope: str
-    token_ids: tuple[int, ...]
+    owner: str = ""
 
 
-def block_hash(key: PrefixKey) -> BlockHash:
-    """SHA-256 over the fields in order, each as type tag, length, bytes: no two keys read the same."""
+def root_hash(key: PrefixKey) -> BlockHash:
+    """SHA-256 over the fields in order, each as name, type tag, length, bytes: no two keys read the same."""
     digest = hashlib.sha256(_framed(b"k", _DOMAIN))
     for entry in fields(key):
         digest.update(_framed(b"n", entry.name.encode()))
-        if entry.name == "token_ids":
-            digest.update(_framed(b"I", struct.pack(f">{len(key.token_ids)}q", *key.token_ids)))
-        else:
-            digest.update(_encoded(getattr(key, entry.name)))
+        digest.update(_encoded(getattr(key, entry.name)))
     return BlockHash(digest.digest())
+
+
+def block_hash(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+    """SHA-256 over the parent's 32 bytes and the ids, 8 bytes each: lengths are known, so nothing needs framing."""
+    return BlockHash(hashlib.sha256(parent + struct.pack(f">{len(token_ids)}q", *token_ids)).digest())
 
 
 def _framed(tag: bytes, body: bytes) -> bytes:
@@ -84,4 +85,4 @@ def _encoded(value: object) -> bytes:
     raise TypeError(f"a prefix key cannot hold {type(value).__name__}: its encoding would be a guess")
 
 
-__all__ = ["BlockHash", "PrefixKey", "RopeKey", "block_hash"]
+__all__ = ["BlockHash", "PrefixKey", "RopeKey", "block_hash", "root_hash"]

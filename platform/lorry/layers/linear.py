@@ -20,31 +20,37 @@ class LinearMethod(Protocol):
 
 
 class PlainLinear:
-    """weight ``[N, K]`` in float32, bfloat16 or float16."""
+    """weight ``[N, K]`` float32 or bfloat16, bias float32 ``[N]`` or None."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight = weight
+        self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._weight.dtype == torch.float32:
-            return F.linear(x, self._weight)
-        return F.linear(x.to(self._weight.dtype), self._weight).float()
+            return F.linear(x, self._weight, self._bias)
+        return _widened(F.linear(x.to(self._weight.dtype), self._weight), self._bias)
 
 
 class PackedLinear:
-    """weight ``[N, K]`` bfloat16, reordered once into oneDNN's blocked layout.
+    """weight ``[N, K]`` bfloat16, reordered once into oneDNN's blocked layout; bias float32 ``[N]`` or None.
 
     Plain ``F.linear`` reorders the weight on every call, which at decode costs a third of the time. The
     two ops are those that torch's own inductor emits for frozen CPU weights.
     """
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
         self._run = torch.ops.mkldnn._linear_pointwise
+        self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = self._run(x.to(torch.bfloat16), self._packed, None, "none", [], "")
-        return out.float()
+        return _widened(self._run(x.to(torch.bfloat16), self._packed, None, "none", [], ""), self._bias)
+
+
+def _widened(product: Tensor, bias: Tensor | None) -> Tensor:
+    """float32, and the bias added there: Qwen2's are large, and a sum rounded with them would lose the product."""
+    return product.float() if bias is None else torch.add(product, bias)
 
 
 def packing_available() -> bool:
@@ -57,9 +63,17 @@ def packing_available() -> bool:
     return bool((out == 1).all())
 
 
-def make_linear(weight: Tensor, *, packed: bool) -> LinearMethod:
-    """The fastest method for this weight. ``packed`` is ``packing_available()``, asked once by the caller."""
-    return PackedLinear(weight) if packed and weight.dtype == torch.bfloat16 else PlainLinear(weight)
+def make_linear(weight: Tensor, bias: Tensor | None = None, *, packed: bool) -> LinearMethod:
+    """The fastest method for this weight that is right. ``packed`` is ``packing_available()``, asked once.
+
+    float16 weights are widened to float32 here, once: an activation may be larger than float16 can hold, and
+    float16 products are no faster than float32 ones on CPUs that have no float16 matrix unit.
+    """
+    if weight.dtype == torch.float16:
+        weight = weight.float()
+    if packed and weight.dtype == torch.bfloat16:
+        return PackedLinear(weight, bias)
+    return PlainLinear(weight, bias)
 
 
 __all__ = ["LinearMethod", "PackedLinear", "PlainLinear", "make_linear", "packing_available"]

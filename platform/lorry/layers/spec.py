@@ -7,60 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorry.errors import FieldViolation, UnsupportedBase
+from lorry.layers.families import FAMILIES
+from lorry.layers.fields import ConfigFields
+from lorry.layers.rope import RopeSpec, read_rope
 from lorry.layers.sites import SITE_SLICES, LoraSite, Site
+from lorry.layers.windows import read_windows
 
-_HARMLESS = frozenset(
-    {
-        "_name_or_path",
-        "architectures",
-        "attention_dropout",
-        "bos_token_id",
-        "dtype",
-        "eos_token_id",
-        "hidden_act",
-        "hidden_size",
-        "initializer_range",
-        "intermediate_size",
-        "max_position_embeddings",
-        "model_type",
-        "num_attention_heads",
-        "num_hidden_layers",
-        "num_key_value_heads",
-        "head_dim",
-        "pad_token_id",
-        "pretraining_tp",
-        "rms_norm_eps",
-        "rope_theta",
-        "rope_parameters",
-        "rope_scaling",
-        "tie_word_embeddings",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
-        "vocab_size",
-        "attention_bias",
-        "mlp_bias",
-        "is_llama_config",
-        "rope_interleaved",
-        "transformers.js_config",
-        "unsloth_fixed",
-        "return_dict",
-        "output_hidden_states",
-        "output_attentions",
-        "chunk_size_feed_forward",
-        "id2label",
-        "label2id",
-        "problem_type",
-        "is_encoder_decoder",
-        "tokenizer_class",
-    }
-)
-# Keys of config.json that are computed, or that change nothing at inference.
+_MAX_LAYERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A Llama-family decoder. Sizes in elements; ``context_tokens`` counts prompt and output."""
+    """A decoder of a served family. Sizes in elements; ``context_tokens`` counts prompt and output.
+
+    ``head_dim`` need not be hidden / heads. A token at position p of the layers ``windowed_layers`` sees the keys
+    p - sliding_window + 1 .. p; ``sliding_window`` is None where no layer is windowed. ``qkv_bias``, ``o_bias`` and
+    ``mlp_bias`` say which linears add a bias, ``qk_norm`` that each head of q and k is normed before the rotation.
+    """
 
     model_type: str
     layers: int
@@ -72,75 +35,89 @@ class DecoderSpec:
     vocabulary: int
     context_tokens: int
     rms_norm_eps: float
-    rope_theta: float
+    rope: RopeSpec
     tied_head: bool
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    sliding_window: int | None = None
+    windowed_layers: tuple[int, ...] = ()
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> DecoderSpec:
-        """Raises UnsupportedBase naming every field whose value this runtime does not compute."""
-        bad: list[FieldViolation] = []
+        """Raises UnsupportedBase naming every field whose value this runtime does not compute.
 
-        def refuse(field: str, value: object, remedy: str) -> None:
-            bad.append(FieldViolation(field, f"{value!r} is not supported; {remedy}"))
-
-        if config.get("model_type") != "llama":
-            refuse("model_type", config.get("model_type"), "use a base of type 'llama'")
-        rope = config.get("rope_parameters") or {}
-        scaling = config.get("rope_scaling") or {}
-        rope_type = rope.get("rope_type", scaling.get("rope_type", scaling.get("type", "default")))
-        if rope_type != "default":
-            refuse("rope_scaling", rope_type, "use a base with plain rotary embeddings")
-        if config.get("hidden_act", "silu") != "silu":
-            refuse("hidden_act", config.get("hidden_act"), "use a base with 'silu'")
-        for field in ("attention_bias", "mlp_bias", "rope_interleaved"):
-            if config.get(field):
-                refuse(field, config[field], "use a base where it is false")
-        if config.get("pretraining_tp", 1) != 1:
-            refuse("pretraining_tp", config["pretraining_tp"], "use a base where it is 1")
-        if config.get("quantization_config") is not None:
-            refuse("quantization_config", "set", "use an unquantised base")
-        for field in sorted(set(config) - _HARMLESS - {"quantization_config"}):
-            refuse(field, config[field], "the field is unknown to this runtime, which will not guess")
-
-        def size(field: str, default: object = None) -> int:
-            value = config.get(field)
-            value = default if value is None else value
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                refuse(field, value, "it must be a positive integer")
-                return 1
-            return value
-
-        heads = size("num_attention_heads")
-        hidden = size("hidden_size")
-        kv_heads = size("num_key_value_heads", heads)
-        head_dim = size("head_dim", hidden // heads)
+        A field that is left out has the default of transformers' configuration class for that ``model_type``.
+        """
+        model_type = config.get("model_type")
+        family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+        if family is None:
+            bad = FieldViolation("model_type", f"{model_type!r} is not supported; use one of {', '.join(FAMILIES)}")
+            raise UnsupportedBase(
+                f"the base's config.json cannot be served: {bad.field}: {bad.description}", violations=[bad]
+            )
+        fields = ConfigFields(config, family)
+        if fields.get("hidden_act") != "silu":
+            fields.refuse("hidden_act", fields.get("hidden_act"), "use a base with 'silu'")
+        heads = fields.size("num_attention_heads")
+        hidden = fields.size("hidden_size")
+        kv_heads = fields.size("num_key_value_heads", heads)
+        head_dim = fields.size("head_dim", hidden // heads if family.defaults["head_dim"] is None else None)
         if heads % kv_heads:
-            refuse("num_key_value_heads", kv_heads, f"it must divide num_attention_heads = {heads}")
+            fields.refuse("num_key_value_heads", kv_heads, f"it must divide num_attention_heads = {heads}")
         if head_dim % 2:
-            refuse("head_dim", head_dim, "it must be even")
-        eos = config.get("eos_token_id")
+            fields.refuse("head_dim", head_dim, "it must be even")
+        if hidden % heads and (family.model_type == "llama" or fields.get("head_dim") is None):
+            fields.refuse("hidden_size", hidden, f"it must be a multiple of num_attention_heads = {heads}")
+        layers = fields.size("num_hidden_layers", most=_MAX_LAYERS)
+        window, windowed = read_windows(fields, layers)
+        context = fields.size("max_position_embeddings")
+        attention_bias = fields.reads("attention_bias") and fields.flag("attention_bias")
+        bos = fields.token_ids("bos_token_id")
+        if len(bos) > 1:
+            fields.refuse("bos_token_id", list(bos), "it must be one token id")
         spec = cls(
-            model_type="llama",
-            layers=size("num_hidden_layers"),
+            model_type=family.model_type,
+            layers=layers,
             hidden=hidden,
-            intermediate=size("intermediate_size"),
+            intermediate=fields.size("intermediate_size"),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            vocabulary=size("vocab_size"),
-            context_tokens=size("max_position_embeddings", 2048),
-            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-            tied_head=bool(config.get("tie_word_embeddings", False)),
-            bos_token_id=config.get("bos_token_id"),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+            vocabulary=fields.size("vocab_size"),
+            context_tokens=context,
+            rms_norm_eps=fields.number("rms_norm_eps", fields.get("rms_norm_eps")),
+            rope=read_rope(fields, context),
+            tied_head=fields.flag("tie_word_embeddings"),
+            bos_token_id=bos[0] if bos else None,
+            eos_token_ids=fields.token_ids("eos_token_id"),
+            sliding_window=window,
+            windowed_layers=windowed,
+            qkv_bias=family.qkv_bias or attention_bias,
+            o_bias=attention_bias,
+            mlp_bias=fields.reads("mlp_bias") and fields.flag("mlp_bias"),
+            qk_norm=family.qk_norm,
         )
-        if bad:
-            listing = "; ".join(f"{v.field}: {v.description}" for v in bad)
-            raise UnsupportedBase(f"the base's config.json cannot be served: {listing}", violations=bad)
+        fields.check()
         return spec
+
+    @property
+    def causal_lm(self) -> str:
+        """The class in transformers, as PEFT's ``auto_mapping`` names it."""
+        return FAMILIES[self.model_type].causal_lm
+
+    def window(self, layer: int) -> int | None:
+        """How many keys up to and with its own a token of this layer sees; None: all."""
+        return self.sliding_window if layer in self.windowed_layers else None
+
+    def has_bias(self, slice_name: str) -> bool:
+        """Whether a linear of every layer adds a bias of its N."""
+        if slice_name == "o_proj":
+            return self.o_bias
+        return self.qkv_bias if slice_name in SITE_SLICES[Site.QKV] else self.mlp_bias
 
     def slice_shape(self, slice_name: str) -> tuple[int, int]:
         """(out_features N, in_features K) of a linear of every layer."""

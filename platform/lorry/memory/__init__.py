@@ -2,14 +2,17 @@
 
 from lorry.memory.arena import IdArena
 from lorry.memory.budget import MemorySplit, split_budget
+from lorry.memory.eviction import EvictionClock, RestoreCosts
 from lorry.memory.ledger import ChunkGrant, MemoryLedger, MemoryUse, PagePromise
 
 __all__ = [
     "ChunkGrant",
+    "EvictionClock",
     "IdArena",
     "MemoryLedger",
     "MemorySplit",
     "MemoryUse",
     "PagePromise",
+    "RestoreCosts",
     "split_budget",
 ]

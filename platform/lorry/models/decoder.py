@@ -1,4 +1,4 @@
-"""A Llama-family decoder over a flat batch of tokens: decode rows first, then prefill chunks.
+"""A decoder over a flat batch of tokens: decode rows first, then prefill chunks.
 
 Activations are float32; base weights have the engine's dtype behind LinearMethod.
 """
@@ -16,8 +16,9 @@ from lorry.layers.kv import KVView
 from lorry.layers.linear import LinearMethod, make_linear, packing_available
 from lorry.layers.sites import SITE_SLICES, Site, module_name
 from lorry.layers.spec import DecoderSpec
+from lorry.models.attention import DecodePlans
+from lorry.models.rope import rotary_frequencies
 from lorry_kernels.cpu import (
-    DecodeAttention,
     LoraRouting,
     apply_rotary,
     decode_attention,
@@ -47,7 +48,7 @@ class Batch:
     positions: Tensor
     kv_index: Tensor
     decode_rows: int
-    decode: DecodeAttention | None
+    decode: DecodePlans | None
     prefill: tuple[PrefillChunk, ...]
     logit_rows: Tensor
     lora: LoraRouting
@@ -63,9 +64,13 @@ class SiteWeights:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
+    """``head_norm`` ``[H + KVH, D]``, the norm of each head of q and k, or None."""
+
     input_norm: Tensor
     post_norm: Tensor
     linears: Mapping[Site, LinearMethod]
+    head_norm: Tensor | None
+    window: int | None
 
 
 class Decoder:
@@ -76,25 +81,48 @@ class Decoder:
         packed = packing_available()
         self._embedding = tensors["model.embed_tokens.weight"]
         self._norm = tensors["model.norm.weight"].float()
-        self._head = make_linear(tensors["lm_head.weight"], packed=packed)
+        self._head = make_linear(tensors["lm_head.weight"], None, packed=packed)
         self._layers = [self._layer(tensors, layer, packed) for layer in range(spec.layers)]
-        self._cos, self._sin = rotary_tables(spec.head_dim, spec.rope_theta, spec.context_tokens)
+        frequencies, scale = rotary_frequencies(spec.rope, spec.head_dim)
+        self._cos, self._sin = rotary_tables(frequencies, spec.context_tokens, scale)
 
-    @staticmethod
-    def _layer(tensors: Mapping[str, Tensor], layer: int, packed: bool) -> _Layer:
+    def _layer(self, tensors: Mapping[str, Tensor], layer: int, packed: bool) -> _Layer:
+        spec = self.spec
+
         def fused(site: Site) -> LinearMethod:
-            parts = [tensors[f"{module_name(layer, name)}.weight"] for name in SITE_SLICES[site]]
-            return make_linear(torch.cat(parts) if len(parts) > 1 else parts[0], packed=packed)
+            names = [module_name(layer, name) for name in SITE_SLICES[site]]
+            weights = [tensors[f"{name}.weight"] for name in names]
+            biased = spec.has_bias(SITE_SLICES[site][0])
+            return make_linear(
+                torch.cat(weights) if len(weights) > 1 else weights[0],
+                torch.cat([tensors[f"{name}.bias"].float() for name in names]) if biased else None,
+                packed=packed,
+            )
 
         prefix = f"model.layers.{layer}"
+        head_norm = None
+        if spec.qk_norm:
+            counts = {"q_norm": spec.heads, "k_norm": spec.kv_heads}
+            norms = [tensors[f"{prefix}.self_attn.{name}.weight"].float().expand(n, -1) for name, n in counts.items()]
+            head_norm = torch.cat(norms)
         return _Layer(
             tensors[f"{prefix}.input_layernorm.weight"].float(),
             tensors[f"{prefix}.post_attention_layernorm.weight"].float(),
             {site: fused(site) for site in Site},
+            head_norm,
+            spec.window(layer),
         )
 
     def forward(self, batch: Batch, kv: KVView, sites: Mapping[tuple[int, Site], SiteWeights]) -> Tensor:
         """Writes the batch's KV and returns float32 logits ``[len(logit_rows), vocabulary]``."""
+        return self.head(self.hidden(batch, kv, sites).index_select(0, batch.logit_rows))
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Rows of ``hidden`` -> float32 logits ``[R, vocabulary]``."""
+        return self._head(F.rms_norm(hidden, (self.spec.hidden,), self._norm, self.spec.rms_norm_eps))
+
+    def hidden(self, batch: Batch, kv: KVView, sites: Mapping[tuple[int, Site], SiteWeights]) -> Tensor:
+        """Writes the batch's KV and returns float32 ``[T, hidden]``, what ``head`` makes logits of."""
         spec = self.spec
         cos = self._cos.index_select(0, batch.positions).unsqueeze(1)
         sin = self._sin.index_select(0, batch.positions).unsqueeze(1)
@@ -115,30 +143,43 @@ class Decoder:
             gate_up = linear(x, Site.GATE_UP)
             gate, up = gate_up[:, : spec.intermediate], gate_up[:, spec.intermediate :]
             hidden = hidden + linear(F.silu(gate) * up, Site.DOWN)
-        last = hidden.index_select(0, batch.logit_rows)
-        return self._head(F.rms_norm(last, (spec.hidden,), self._norm, spec.rms_norm_eps))
+        return hidden
 
     def _attend(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor, batch: Batch, kv: KVView) -> Tensor:
         """qkv ``[T, (H + 2 KVH) * D]`` -> ``[T, H * D]``; writes this step's keys and values first."""
         spec = self.spec
+        head_norm, window = self._layers[layer].head_norm, self._layers[layer].window
         rows, heads, kv_heads, dim = qkv.shape[0], spec.heads, spec.kv_heads, spec.head_dim
         split = (heads + kv_heads) * dim
-        rotated = apply_rotary(qkv[:, :split].view(rows, heads + kv_heads, dim), cos, sin)
+        unrotated = qkv[:, :split].view(rows, heads + kv_heads, dim)
+        if head_norm is not None:
+            unrotated = F.rms_norm(unrotated, (dim,), None, spec.rms_norm_eps) * head_norm
+        rotated = apply_rotary(unrotated, cos, sin)
         queries, keys = rotated[:, :heads], rotated[:, heads:]
         values = qkv[:, split:].view(rows, kv_heads, dim)
         kv.write(layer, batch.kv_index, keys, values)
         parts: list[Tensor] = []
         if batch.decode is not None:
-            parts.append(decode_attention(queries[: batch.decode_rows], *kv.layer(layer), batch.decode))
+            plan = batch.decode.of(window is not None)
+            parts.append(decode_attention(queries[: batch.decode_rows], *kv.layer(layer), plan))
         for chunk in batch.prefill:
             own = slice(chunk.begin, chunk.end)
             if chunk.start == 0:
-                parts.append(prefill_attention(queries[own], keys[own], values[own], 0))
+                parts.append(prefill_attention(queries[own], keys[own], values[own], 0, window))
             else:
-                past = kv.read(layer, chunk.table, chunk.start + chunk.end - chunk.begin)
-                parts.append(prefill_attention(queries[own], *past, chunk.start))
+                table, first = _visible(chunk, kv.page_tokens, window)
+                past = kv.read(layer, table, chunk.start + chunk.end - chunk.begin - first)
+                parts.append(prefill_attention(queries[own], *past, chunk.start - first, window))
         attended = parts[0] if len(parts) == 1 else torch.cat(parts)
         return attended.reshape(rows, heads * dim)
+
+
+def _visible(chunk: PrefillChunk, page_tokens: int, window: int | None) -> tuple[Tensor, int]:
+    """The pages that some query of the chunk sees, and the position that they begin at."""
+    if window is None or chunk.start < window:
+        return chunk.table, 0
+    page = (chunk.start - window + 1) // page_tokens
+    return chunk.table[page:], page * page_tokens
 
 
 __all__ = ["Batch", "Decoder", "PrefillChunk", "SiteWeights"]

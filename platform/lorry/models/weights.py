@@ -12,8 +12,10 @@ from torch import Tensor
 
 from lorry.errors import UnsupportedBase
 from lorry.layers.base_files import weight_files
+from lorry.layers.sites import SLICE_SITE, module_name
 from lorry.layers.spec import DecoderSpec
 
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -24,49 +26,71 @@ def read_spec(base_dir: Path) -> DecoderSpec:
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UnsupportedBase(f"base_dir: {path} cannot be read ({error}); give a Hugging Face model folder") from error
+    if not isinstance(config, dict):
+        raise UnsupportedBase(f"base_dir: {path} holds no JSON object; give a Hugging Face model folder")
     return DecoderSpec.from_config(config)
 
 
 def _expected(spec: DecoderSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield "model.embed_tokens.weight", (spec.vocabulary, spec.hidden)
+    yield _EMBEDDING, (spec.vocabulary, spec.hidden)
     yield "model.norm.weight", (spec.hidden,)
+    if not spec.tied_head:
+        yield _HEAD, (spec.vocabulary, spec.hidden)
     for layer in range(spec.layers):
         prefix = f"model.layers.{layer}"
         yield f"{prefix}.input_layernorm.weight", (spec.hidden,)
         yield f"{prefix}.post_attention_layernorm.weight", (spec.hidden,)
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            yield f"{prefix}.self_attn.{name}.weight", spec.slice_shape(name)
-        for name in ("gate_proj", "up_proj", "down_proj"):
-            yield f"{prefix}.mlp.{name}.weight", spec.slice_shape(name)
+        if spec.qk_norm:
+            yield f"{prefix}.self_attn.q_norm.weight", (spec.head_dim,)
+            yield f"{prefix}.self_attn.k_norm.weight", (spec.head_dim,)
+        for name in SLICE_SITE:
+            shape = spec.slice_shape(name)
+            yield f"{module_name(layer, name)}.weight", shape
+            if spec.has_bias(name):
+                yield f"{module_name(layer, name)}.bias", shape[:1]
 
 
 def load_tensors(base_dir: Path, spec: DecoderSpec, dtype: torch.dtype) -> dict[str, Tensor]:
     """All tensors by name, cast to ``dtype``. With a tied head ``lm_head.weight`` is the embedding itself.
 
-    Raises UnsupportedBase for a missing shard, a missing or unexpected tensor, or a wrong shape.
+    Raises UnsupportedBase for a missing shard, a missing or unexpected tensor, a wrong shape, a type other than
+    those of ``DTYPES``, a value that ``dtype`` cannot hold, or a head that is not the embedding it is tied to.
     """
     wanted = dict(_expected(spec))
-    if not spec.tied_head:
-        wanted["lm_head.weight"] = (spec.vocabulary, spec.hidden)
+    allowed = {**wanted, _HEAD: wanted[_EMBEDDING]}  # files may carry a tied head all the same
     found: dict[str, Tensor] = {}
     for shard in weight_files(base_dir):
         with safe_open(shard, framework="pt") as handle:
             for name in handle.keys():  # noqa: SIM118  safe_open is no mapping
-                if name.endswith("rotary_emb.inv_freq") or (spec.tied_head and name == "lm_head.weight"):
+                if name.endswith("rotary_emb.inv_freq"):
                     continue
                 tensor = handle.get_tensor(name)
-                if wanted.get(name) != tuple(tensor.shape):
-                    want = wanted.get(name, "no such tensor")
+                if allowed.get(name) != tuple(tensor.shape):
+                    want = allowed.get(name, "no such tensor")
                     raise UnsupportedBase(f"{name}: shape {tuple(tensor.shape)}, config.json asks for {want}")
                 if name in found:
                     raise UnsupportedBase(f"{name}: in two shards, {shard.name} is the second; keep one of them")
-                found[name] = tensor.to(dtype)
+                found[name] = _cast(name, tensor, dtype)
+    if spec.tied_head and _EMBEDDING in found:
+        head = found.setdefault(_HEAD, found[_EMBEDDING])
+        if not torch.equal(head, found[_EMBEDDING]):
+            raise UnsupportedBase(
+                f"{_HEAD}: differs from {_EMBEDDING}, but config.json ties them; set tie_word_embeddings to false"
+            )
+        found[_HEAD] = found[_EMBEDDING]
     missing = sorted(set(wanted) - set(found))
     if missing:
         raise UnsupportedBase(f"{missing[0]}: missing, with {len(missing) - 1} more; the shards are incomplete")
-    if spec.tied_head:
-        found["lm_head.weight"] = found["model.embed_tokens.weight"]
     return found
+
+
+def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if tensor.dtype not in DTYPES.values():
+        raise UnsupportedBase(f"{name}: holds {tensor.dtype}; save the base in {', '.join(DTYPES)}")
+    cast = tensor.to(dtype)
+    if dtype == torch.float16 and tensor.dtype != dtype and not bool(torch.isfinite(cast).all()):
+        raise UnsupportedBase(f"{name}: holds values that float16 cannot; serve the base in bfloat16 or float32")
+    return cast
 
 
 __all__ = ["DTYPES", "load_tensors", "read_spec"]

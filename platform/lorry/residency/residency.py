@@ -59,7 +59,7 @@ class Residency(Generic[R]):
 
     A **hold** lasts from a request's admission to its last token: it keeps the version's identity and
     its host copy. A **pin** lasts while the request runs and keeps the slot; only a holder may pin.
-    A slot without a pin may be emptied: first those that nobody holds, least recently used first; a held
+    A slot without a pin may be emptied: first those that nobody holds, the least worth first; a held
     one only where the caller says that nothing moves otherwise. Not thread-safe.
     """
 
@@ -143,11 +143,20 @@ class Residency(Generic[R]):
                 arrivals.append(arrival)
         return arrivals
 
-    def pin(self, owner: RequestId, *, force: bool = False) -> Placement | None:
-        """Give ``owner`` the device slot of the version that it holds, filling one where needed.
+    def room_for(self, owner: RequestId, *, force: bool = False) -> list[Slot] | None:
+        """The idle slots that must be emptied for the version that ``owner`` holds, on the host and in no slot, as far
+        as slots and the adapters' ceiling go; None where that is not enough. ``force``: also slots that others hold
+        but do not pin."""
+        version = self._versions[self._held_by[owner]]
+        if version.state is not AdapterState.ON_HOST:
+            return None
+        return self._room(version.chunks, force)
 
-        None, and nothing changed, while there is no room (or the version is not on the host). ``force``
-        also empties slots that others hold but do not pin.
+    def pin(self, owner: RequestId, *, force: bool = False, victims: list[Slot] | None = None) -> Placement | None:
+        """Give ``owner`` the device slot of the version that it holds, filling one where needed; ``victims`` (of
+        ``room_for``, by default) are emptied for it.
+
+        None, and nothing changed, while there is no room, or no bytes for it, or the version is not on the host.
         """
         digest = self._held_by[owner]
         version = self._versions[digest]
@@ -156,20 +165,34 @@ class Residency(Generic[R]):
         displaced: tuple[AdapterDigest, ...] = ()
         loaded = row is None
         if row is None:
-            if version.state is not AdapterState.ON_HOST:
+            room = self.room_for(owner, force=force) if victims is None else victims
+            size = self._ledger.split.chunk_bytes
+            if room is None or version.state is not AdapterState.ON_HOST:
                 return None
-            room = self._room(version.chunks, force)
-            if room is None:
+            if version.chunks * size > self._ledger.bytes_free + sum(r.chunks for r in room) * size:
                 return None
             evicted, displaced = room, tuple(d for d in (r.digest for r in room) if d is not None)
             for victim in room:
-                self._evict(victim)
+                self.evict(victim)
             row = self._slots.fill(digest, version.chunks)
             version.state = AdapterState.RESIDENT
         self._slots.pin(row, owner)
         self._pinned_by[owner] = row
         chunks = () if row.grant is None else row.grant.chunks
         return Placement(row.slot, row.generation, digest, chunks, loaded, tuple(r.slot for r in evicted), displaced)
+
+    def idle(self, *, force: bool = False) -> list[Slot]:
+        """Slots that could be emptied, the least worth first; those that somebody holds only with ``force``, last."""
+        rows = self._slots.evictable()
+        held = [r for r in rows if self._holders(r)] if force else []
+        return [*(r for r in rows if not self._holders(r)), *held]
+
+    def evict(self, row: Slot) -> AdapterDigest | None:
+        """Empty an idle slot for the room or the bytes; the digest that lost it."""
+        self._ledger.eviction.evicted(row.worth)
+        digest = row.digest
+        self._evict(row)
+        return digest
 
     def unpin(self, owner: RequestId, at_step: int) -> None:
         """Drop the pin (nothing happens without one); ``at_step`` is the last step that ``owner`` was in."""
@@ -271,10 +294,7 @@ class Residency(Generic[R]):
         return Arrival(digest, None)
 
     def _room(self, chunks: int, force: bool) -> list[Slot] | None:
-        idle = self._slots.evictable()
-        unheld = [r for r in idle if not self._holders(r)]
-        held = [r for r in idle if self._holders(r)] if force else []
-        return self._slots.room(chunks, [*unheld, *held])
+        return self._slots.room(chunks, self.idle(force=force))
 
     def _holders(self, row: Slot) -> set[RequestId]:
         return set() if row.digest is None else self._versions[row.digest].holders

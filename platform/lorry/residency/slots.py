@@ -22,6 +22,7 @@ class Slot:
     pins: set[RequestId] = field(default_factory=set)
     last_step: int = -1
     last_use: int = 0
+    worth: float = 0.0
 
     @property
     def chunks(self) -> int:
@@ -30,7 +31,8 @@ class Slot:
 
 class SlotTable:
     """Fills, pins and empties slots. A fill counts the slot's generation up, so (slot, generation) names
-    one loaded adapter for ever. Eviction order: least recently used first; a pinned slot never goes."""
+    one loaded adapter for ever. Eviction order: least worth first (``EvictionClock``), which is least recently used
+    first among equals; a pinned slot never goes."""
 
     def __init__(self, ledger: MemoryLedger, count: int) -> None:
         self._ledger = ledger
@@ -84,9 +86,10 @@ class SlotTable:
 
     def room(self, chunks: int, candidates: Iterable[Slot]) -> list[Slot] | None:
         """The fewest first of ``candidates``, in their order, whose going makes room for one adapter of
-        ``chunks``: [] if there is room already, None if all of them would not do."""
+        ``chunks`` as far as slots and the adapters' ceiling go: [] if there is room already, None if all of them would
+        not do. Whether the bytes are there is another question."""
         victims: list[Slot] = []
-        free = self._ledger.chunks_free
+        free = self._ledger.chunk_ids_free
         empty = sum(1 for r in self._rows if r.digest is None and self._settled(r))
         for row in candidates:
             if free >= chunks and empty:
@@ -102,9 +105,9 @@ class SlotTable:
         return victims
 
     def evictable(self) -> list[Slot]:
-        """Filled, unpinned, and no step in flight reads it; least recently used first."""
+        """Filled, unpinned, and no step in flight reads it; least worth first."""
         idle = [r for r in self._rows if r.digest is not None and not r.pins and self._settled(r)]
-        return sorted(idle, key=lambda r: r.last_use)
+        return sorted(idle, key=lambda r: (r.worth, r.last_use))
 
     def quietest(self) -> list[Slot]:
         """Every filled slot, fewest pins first, then least recently used: the order to drain them in."""
@@ -133,6 +136,9 @@ class SlotTable:
     def _touch(self, row: Slot) -> None:
         self._clock += 1
         row.last_use = self._clock
+        size = row.chunks * self._ledger.split.chunk_bytes
+        if size:
+            row.worth = self._ledger.eviction.worth(size * self._ledger.costs.load_s_per_byte, size)
 
 
 __all__ = ["Slot", "SlotTable"]

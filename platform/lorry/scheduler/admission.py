@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Generic
 
+from lorry.errors import InternalError
 from lorry.ids import AdapterDigest, SequenceId, TenantId
-from lorry.kvcache import BlockTables
+from lorry.kvcache import Block, BlockTables, PrefixIndex
 from lorry.memory import MemoryLedger
 from lorry.residency import AdapterState, Placement, Residency
 from lorry.residency.host import R
 from lorry.scheduler.ageing import Ageing, AgeingBound
 from lorry.scheduler.entry import Entry, Lack
+from lorry.scheduler.reclaim import Reclaimer
 from lorry.scheduler.waiting import WaitingQueue
 
 _LOOKAHEAD = 8
@@ -22,40 +24,51 @@ _LOOKAHEAD = 8
 
 @dataclass(frozen=True, slots=True)
 class Admitted(Generic[R]):
-    """It has its pages promised and its slot pinned. ``placement`` None: the base."""
+    """It has its pages promised and its slot pinned. ``placement`` None: the base. ``blocks``: its prefix that is
+    cached."""
 
     entry: Entry[R]
     sequence: SequenceId
     placement: Placement | None
+    blocks: list[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices(Generic[R]):
+    """What an admitted request gets a part of."""
+
+    ledger: MemoryLedger
+    tables: BlockTables
+    index: PrefixIndex
+    residency: Residency[R]
+    reclaimer: Reclaimer[R]
 
 
 class Admission(Generic[R]):
     """Admits one request at a time: pages and pin, all or nothing.
 
-    Tenants take turns; within a tenant the oldest request that can run goes first. A request that lacks
-    pages, a slot or adapter chunks is passed over and tried again in the next plan. Once it was passed over
+    Tenants take turns; within a tenant the first in rank that can run goes first. A request that lacks
+    memory or a slot is passed over and tried again in the next plan. Once it was passed over
     for the ageing bound it starves, and until it runs
 
     - it is tried before everything else, and may empty slots that are held but not pinned;
-    - later arrivals do not get what it lacks: no pages (so none of them is admitted), or no slot: none of
+    - later arrivals do not get what it lacks: no memory (so none of them is admitted), or no slot: none of
       them is loaded, and none is admitted to the slots that were chosen to drain for it.
 
-    So it runs at the latest when the sequences that then run on those slots (or hold those pages) have
+    So it runs at the latest when the sequences that then run on those slots (or hold that memory) have
     ended, whatever arrives meanwhile. Others that starve follow, a tenant at a turn.
+
+    With ``overcommit`` a request needs the pages of the ids that it has, and one more; a page for each sequence that
+    runs must then be left, or growth would preempt it at once. Without, it needs the pages of its longest.
     """
 
     def __init__(
-        self,
-        waiting: WaitingQueue[R],
-        ledger: MemoryLedger,
-        tables: BlockTables,
-        residency: Residency[R],
-        bound: AgeingBound,
+        self, waiting: WaitingQueue[R], devices: Devices[R], bound: AgeingBound, *, overcommit: bool = False
     ) -> None:
         self._waiting = waiting
-        self._ledger = ledger
-        self._tables = tables
-        self._residency = residency
+        self._devices = devices
+        self._residency = devices.residency
+        self._overcommit = overcommit
         self._ageing: Ageing[R] = Ageing(bound, self._lacks_only_room)
         self._turns: deque[TenantId] = deque()
         self._tightest: int | None = None
@@ -73,18 +86,18 @@ class Admission(Generic[R]):
         self._tightest = None
         self._choose_starving()
 
-    def take(self, sequence: SequenceId, *, nothing_runs: bool) -> Admitted[R] | None:
-        """Admit the next request as ``sequence``. None: no other can be admitted in this plan."""
+    def take(self, sequence: SequenceId, *, running: int) -> Admitted[R] | None:
+        """Admit the next request as ``sequence``, beside so many that run. None: no other can be, in this plan."""
         starving = self.starving
         if starving is not None:
-            admitted = self._try(starving, sequence, force=True)
+            admitted = self._try(starving, sequence, running, force=True)
             if isinstance(admitted, Admitted):
                 self._choose_starving()
                 return admitted
             self._passed_over(starving, admitted)
         while self._turns:
             tenant = self._turns.popleft()
-            admitted_next = self._take_from(tenant, sequence, force=nothing_runs)
+            admitted_next = self._take_from(tenant, sequence, running)
             if admitted_next is not None:
                 self._turns.append(tenant)
                 return admitted_next
@@ -94,12 +107,15 @@ class Admission(Generic[R]):
         """A waiting request ended; it is out of the queue already."""
         self._ageing.forget(entry)
 
-    def _take_from(self, tenant: TenantId, sequence: SequenceId, *, force: bool) -> Admitted[R] | None:
+    def _take_from(self, tenant: TenantId, sequence: SequenceId, running: int) -> Admitted[R] | None:
         for lane in self._waiting.fronts(tenant, self._residency.resident):
+            need = None if lane.filed is None else lane.filed[0]
+            if self._too_tight(need, force=not running) and lane.entries[0].lack is Lack.ROOM:
+                continue
             for entry in islice(lane.entries, _LOOKAHEAD):
                 if entry is self.starving:
                     continue
-                admitted = self._try(entry, sequence, force=force)
+                admitted = self._try(entry, sequence, running, force=not running)
                 if isinstance(admitted, Admitted):
                     return admitted
                 self._passed_over(entry, admitted)
@@ -107,41 +123,68 @@ class Admission(Generic[R]):
                     break
         return None
 
-    def _try(self, entry: Entry[R], sequence: SequenceId, *, force: bool) -> Admitted[R] | Lack:
+    def _try(self, entry: Entry[R], sequence: SequenceId, running: int, *, force: bool) -> Admitted[R] | Lack:
         lack = self._yields_to_starving(entry)
         if lack is not None:
             return lack
-        if entry.pages > self._ledger.pages_promisable:
-            return Lack.PAGES
+        devices = self._devices
+        run = entry.run
+        known = len(entry.request.prompt) + (len(run.output) if run is not None else 0)
+        scored = entry.request.output.prompt_logprobs is None if run is None else not run.wants_scores
+        blocks = devices.index.acquire(entry.keys[: known // devices.tables.page_tokens]) if scored else []
+        most = min(known + 1, entry.tokens) if self._overcommit else entry.tokens
+        own = devices.ledger.pages_for(most) - len(blocks)
+        spare = running if self._overcommit else 0
         placement: Placement | None = None
         if entry.digest is not None:
-            placement = self._place(entry, entry.digest, force)
-            if placement is None:
-                return Lack.ROOM
-        self._tables.open(sequence, entry.tokens)
+            found = self._place(entry, entry.digest, own, spare, force)
+            placement, lack = (found, None) if isinstance(found, Placement) else (None, found)
+        elif not devices.reclaimer.secure(own, spare=spare, force=force):
+            lack = Lack.MEMORY
+        if lack is not None:
+            devices.index.release(blocks, -1)
+            return lack
+        if not devices.tables.open(sequence, own, [block.page for block in blocks]):
+            raise InternalError(f"sequence {sequence}: room was made for {own} KV pages and is not there")
         self._waiting.remove(entry)
         self._waiting.served(entry.request.tenant)
         self.forget(entry)
         if placement is not None and placement.loaded:
             self._waiting.refile(placement.digest)
-        return Admitted(entry, sequence, placement)
+        return Admitted(entry, sequence, placement, blocks)
 
-    def _place(self, entry: Entry[R], digest: AdapterDigest, force: bool) -> Placement | None:
-        load = digest not in self._residency.resident
-        need = self._residency.chunks_of(digest) if load else 0
-        if load and not force and self._tightest is not None and need >= self._tightest:
-            return None  # room only shrinks within a plan, and this much was not there
-        placement = self._residency.pin(entry.request.request_id, force=force)
-        if placement is None and not force:
-            self._tightest = need
-        return placement
+    def _place(self, entry: Entry[R], digest: AdapterDigest, own: int, spare: int, force: bool) -> Placement | Lack:
+        """Pin its slot beside ``own`` pages that can be had."""
+        residency, reclaimer = self._residency, self._devices.reclaimer
+        owner = entry.request.request_id
+        if digest in residency.resident:
+            pinned = residency.pin(owner)
+            if pinned is not None and reclaimer.secure(own, spare=spare, force=force):
+                return pinned
+            residency.unpin(owner, -1)
+            return Lack.MEMORY
+        need = residency.chunks_of(digest)
+        if self._too_tight(need, force=force):
+            return Lack.ROOM
+        victims = residency.room_for(owner, force=force)
+        if victims is None:
+            if not force:
+                self._tightest = need
+            return Lack.ROOM
+        if not reclaimer.secure(own, chunks=need, victims=victims, spare=spare, force=force):
+            return Lack.MEMORY
+        return residency.pin(owner, victims=victims) or Lack.MEMORY
+
+    def _too_tight(self, need: int | None, *, force: bool) -> bool:
+        """Room for so many chunks was not found in this plan, in which it only shrinks."""
+        return not force and need is not None and self._tightest is not None and need >= self._tightest
 
     def _yields_to_starving(self, entry: Entry[R]) -> Lack | None:
         first = self.starving
         if first is None or entry.arrival <= first.arrival:
             return None
-        if first.lack is Lack.PAGES:
-            return Lack.PAGES
+        if first.lack is Lack.MEMORY:
+            return Lack.MEMORY
         digest = entry.digest
         if digest is None or (digest in self._residency.resident and not self._residency.is_draining(digest)):
             return None
@@ -163,4 +206,4 @@ class Admission(Generic[R]):
         return digest is None or self._residency.state_of(digest) in (AdapterState.ON_HOST, AdapterState.RESIDENT)
 
 
-__all__ = ["Admission", "Admitted"]
+__all__ = ["Admission", "Admitted", "Devices"]

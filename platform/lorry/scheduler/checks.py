@@ -24,7 +24,14 @@ def check_config(config: SchedulerConfig) -> None:
     """Raises InvalidRequest for limits under which a running sequence could stand still."""
     bad = [
         FieldViolation(f"scheduler.{name}", f"{getattr(config, name)} must be at least 1")
-        for name in ("max_sequences", "token_budget", "prefill_chunk_tokens", "max_queue", "context_tokens")
+        for name in (
+            "max_sequences",
+            "token_budget",
+            "prefill_chunk_tokens",
+            "max_queue",
+            "max_queue_per_tenant",
+            "context_tokens",
+        )
         if getattr(config, name) < 1
     ]
     if config.token_budget < config.max_sequences:
@@ -67,7 +74,7 @@ def check_request(request: ScheduledRequest[R], config: SchedulerConfig, ledger:
 def fault_of(row: SequenceStep, result: SequenceResult | None) -> LorryError | None:
     """Why a row's result cannot be used. Its adapter is compared here as well as by the gateway."""
     if result is None:
-        if not row.logit_rows:
+        if not row.logit_rows and not row.score_rows:
             return None
         return InternalError(f"sequence {row.sequence} has no result although its step ran")
     if result.fault is not None:
@@ -77,6 +84,10 @@ def fault_of(row: SequenceStep, result: SequenceResult | None) -> LorryError | N
         return SlotIntegrity(f"slot {row.slot} holds adapter {result.adapter} but {row.digest} was planned")
     if len(result.tokens) != row.logit_rows:
         return InternalError(f"sequence {row.sequence}: {len(result.tokens)} tokens for {row.logit_rows} logit rows")
+    if len(result.prompt_logprobs) != row.score_rows:
+        return InternalError(
+            f"sequence {row.sequence}: {len(result.prompt_logprobs)} prompt logprobs for {row.score_rows} score rows"
+        )
     return None
 
 

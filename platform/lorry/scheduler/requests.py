@@ -7,14 +7,21 @@ from typing import Generic
 
 from lorry.errors import LorryError
 from lorry.ids import AdapterDigest, RequestId, TenantId
-from lorry.request import SamplingParams, StoppingParams
+from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 from lorry.residency.host import R
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRequest(Generic[R]):
     """``ref`` None is the base. ``deadline`` and ``queue_deadline`` (latest start of the first step) are
-    readings of the scheduler's clock, None is no limit. ``reject_cold``: refuse instead of fetching."""
+    readings of the scheduler's clock, None is no limit; so is ``ttft_deadline``, the latest first token.
+    ``reject_cold``: refuse instead of fetching. ``priority``: the highest is preempted last and, within its tenant,
+    admitted first; 0 is normal.
+
+    ``cache_salt`` (empty: nothing cached is used or kept) and ``cache_scope`` enter the key of every KV block.
+    ``choice`` is this sequence's number among the choices of one request; ``after`` names the request id of choice 0,
+    whose prompt pages it shares: it waits until that one's prompt is computed.
+    """
 
     request_id: RequestId
     tenant: TenantId
@@ -25,6 +32,13 @@ class ScheduledRequest(Generic[R]):
     deadline: float | None = None
     queue_deadline: float | None = None
     reject_cold: bool = False
+    ttft_deadline: float | None = None
+    priority: int = 0
+    output: OutputParams = OutputParams()
+    cache_salt: bytes = b""
+    cache_scope: str = ""
+    choice: int = 0
+    after: RequestId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +70,14 @@ class Ending:
     min_distinct_adapters: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SequenceUpdate:
-    """One request's news from one step.
+    """One request's news from one step. Not frozen, as one is made for every running request in every step.
 
     ``tokens`` are new output ids to print: a stop id is not among them, it is ``finish.matched_stop_id``.
     ``adapter`` is what the runner read from the device's slot table. At most one of ``finish`` and
-    ``error`` is set, and nothing follows it.
+    ``error`` is set, and nothing follows it. ``logprobs`` are of ``tokens``; ``prompt_logprobs`` come in order, over
+    one or several updates up to the one with ``first``, each once.
     """
 
     request_id: RequestId
@@ -71,6 +86,8 @@ class SequenceUpdate:
     first: FirstStep | None = None
     finish: Ending | None = None
     error: LorryError | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 __all__ = ["Ending", "FirstStep", "ScheduledRequest", "SequenceUpdate"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -19,17 +19,23 @@ from lorry.errors import (
     QueueTimeout,
     RequestCancelled,
     SlotIntegrity,
+    TtftTimeout,
 )
-from lorry.ids import AdapterDigest, RequestId, SequenceId, SlotId
-from lorry.kvcache import BlockTables
+from lorry.ids import AdapterDigest, RequestId, SlotId
+from lorry.kvcache import BlockTables, PrefixIndex
 from lorry.memory import MemoryLedger
 from lorry.residency import AdapterState, Placement, Residency
 from lorry.residency.host import R
-from lorry.scheduler.admission import Admission, Admitted
+from lorry.scheduler.admission import Admission, Devices
 from lorry.scheduler.ageing import AgeingBound
+from lorry.scheduler.batch import Batch
+from lorry.scheduler.budget import StepBudget
+from lorry.scheduler.census import Standing, take_census
 from lorry.scheduler.checks import check_config, check_request, fault_of
-from lorry.scheduler.entry import Entry
-from lorry.scheduler.plan import NewSequence, SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
+from lorry.scheduler.entry import Entry, Place
+from lorry.scheduler.plan import SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
+from lorry.scheduler.prefixes import Prefixes, PrefixKeyOf
+from lorry.scheduler.reclaim import Reclaimer
 from lorry.scheduler.requests import Ending, ScheduledRequest, SequenceUpdate
 from lorry.scheduler.running import Running
 from lorry.scheduler.state import describe
@@ -41,11 +47,10 @@ FETCH_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
-    """A sequence's first row, and what the plan must say beside it."""
+class _Joined(Generic[R]):
+    """A sequence that is in a plan for the first time since it was admitted."""
 
-    row: SequenceStep
-    new: NewSequence
+    running: Running[R]
     placement: Placement | None
 
 
@@ -55,6 +60,11 @@ class Scheduler(Generic[R]):
     Use from one thread: ``add`` and ``abort`` at any time, then ``plan``, run it, ``complete``. The next plan
     may be made before the last one is complete; completions come in the order of the plans. After every
     call ``drain_events`` tells which requests ended outside a step.
+
+    A sequence that finds no page for its next token has the last in rank preempted: it gives up its pages and its slot,
+    keeps its adapter version, and waits with the rank that it had. When it runs again, what it had put out is computed
+    like a prompt (or found in the prefix index), and draws depend on positions alone, so it goes on with the tokens
+    that it would have had. The first in rank is never preempted by others, so all of them end.
     """
 
     def __init__(
@@ -67,6 +77,7 @@ class Scheduler(Generic[R]):
         *,
         eos_token_ids: tuple[int, ...] = (),
         ageing: AgeingBound | None = None,
+        prefix_key: PrefixKeyOf | None = None,
     ) -> None:
         """Raises InvalidRequest for a configuration under which a running sequence could stand still."""
         check_config(config)
@@ -75,18 +86,19 @@ class Scheduler(Generic[R]):
         self._tables = tables
         self._residency = residency
         self._clock = clock
-        self._eos = frozenset(eos_token_ids)
+        self._index = PrefixIndex(ledger)
+        self._prefixes: Prefixes[R] = Prefixes(self._index, tables, prefix_key, enabled=config.prefix_cache)
+        self._reclaimer: Reclaimer[R] = Reclaimer(ledger, self._index, residency, self._unload)
         self._waiting: WaitingQueue[R] = WaitingQueue(self._load_need)
-        self._admission = Admission(self._waiting, ledger, tables, residency, ageing or AgeingBound())
+        devices = Devices(ledger, tables, self._index, residency, self._reclaimer)
+        self._admission = Admission(self._waiting, devices, ageing or AgeingBound(), overcommit=config.overcommit)
+        self._batch: Batch[R] = Batch(devices, self._prefixes, frozenset(eos_token_ids), self._requeue)
         self._live: dict[RequestId, Entry[R]] = {}
-        self._running: dict[SequenceId, Running[R]] = {}
-        self._sequence_of: dict[RequestId, SequenceId] = {}
+        self._followers: dict[RequestId, list[Entry[R]]] = {}
         self._timers = Timers(self._is_live)
         self._events: list[tuple[RequestId, LorryError]] = []
-        self._finished: list[SequenceId] = []
-        self._lost: list[SlotId] = []
+        self._unloads: list[SlotId] = []
         self._arrivals = 0
-        self._sequences = 0
         self._plans = 0
         self._step = -1
         self._service_s = 1.0
@@ -102,22 +114,29 @@ class Scheduler(Generic[R]):
         """
         now = self._clock()
         tokens = self._check(request, now)
-        tier = "base" if request.ref is None else self._residency.tier_of(request.ref.digest)
+        ref = request.ref
+        tier = "base" if ref is None else self._residency.tier_of(ref.digest)
         if request.reject_cold and tier not in ("base", "device", "host"):
             raise AdapterCold(
-                f"adapter {request.ref.digest if request.ref else ''} is in tier {tier!r} and the request rejects "
+                f"adapter {ref.digest if ref else ''} is in tier {tier!r} and the request rejects "
                 "cold adapters; preload it, or allow the wait",
                 metadata={"tier": tier},
                 retry_after_s=1.0,
             )
-        state = None if request.ref is None else self._residency.hold(request.request_id, request.ref)
-        entry = Entry(request, self._arrivals, tokens, self._ledger.pages_for(tokens), now, tier)
+        state = None if ref is None else self._residency.hold(request.request_id, ref)
+        entry = Entry(request, self._arrivals, tokens, now, tier, None if ref is None else ref.digest)
         if state in (AdapterState.ON_HOST, AdapterState.RESIDENT):
             entry.ready_at = now
         self._arrivals += 1
         self._live[request.request_id] = entry
-        self._waiting.push(entry)
-        for at, kind in ((request.deadline, Expiry.DEADLINE), (request.queue_deadline, Expiry.QUEUE)):
+        limits = [(request.deadline, Expiry.DEADLINE)]
+        if request.after is None:
+            self._prefixes.open(entry)
+            self._waiting.push(entry)
+            limits += [(request.queue_deadline, Expiry.QUEUE), (request.ttft_deadline, Expiry.TTFT)]
+        else:
+            self._follow(entry, request.after)
+        for at, kind in limits:
             if at is not None:
                 self._timers.add(at, entry.arrival, kind, request.request_id, len(self._live))
 
@@ -127,22 +146,34 @@ class Scheduler(Generic[R]):
         self._end(request_id, RequestCancelled(f"request {request_id} was cancelled"))
 
     def finish(self, request_id: RequestId, reason: str = "stop") -> Ending | None:
-        """End a running request whose text reached a stop string. None if it has ended already (then the
+        """End a request that has run and whose text reached a stop string. None if it has ended already (then the
         update that ended it has its Ending)."""
-        sequence = self._sequence_of.get(request_id)
-        if sequence is None:
+        entry = self._live.get(request_id)
+        if entry is None or entry.run is None:
             return None
-        running = self._running[sequence]
-        self._leave(running)
-        return running.ending(reason, None)
+        self._remove(entry)
+        return entry.run.ending(reason, None)
+
+    def preempt(self, request_id: RequestId) -> bool:
+        """Take the device from a running request, which resumes as soon as there is room. False if it does not run."""
+        entry = self._live.get(request_id)
+        if entry is None or entry.run is None or entry.place is not Place.RUNNING:
+            return False
+        self._batch.preempt(entry.run)
+        return True
+
+    def advanced(self) -> list[RequestId]:
+        """Running requests that have put out a token since they joined, or resumed: the first in rank first."""
+        return [running.request_id for running in self._batch if running.advanced]
 
     def slot_lost(self, digest: AdapterDigest) -> None:
         """The device no longer holds what it loaded as ``digest``. Its slot is emptied once nobody runs from it,
-        so that the next request loads the version again; who runs from it ends by a fault of their step."""
+        so that the next request loads the version again; who runs from it ends by a fault of their step. What was
+        computed with it is not found in the prefix index any more."""
+        self._index.drop(digest)
         slot = self._residency.lose(digest)
         if slot is not None:
-            self._lost.append(slot)
-            self._waiting.refile(digest)
+            self._unload(slot, digest)
 
     def drain_events(self) -> list[tuple[RequestId, LorryError]]:
         """Requests that ended outside a step since the last call: cancelled, expired, or their fetch failed."""
@@ -152,43 +183,34 @@ class Scheduler(Generic[R]):
     # -- steps ---------------------------------------------------------------------------------------
 
     def plan(self) -> StepPlan | None:
-        """The next step: every decode, then prefill chunks, then new requests, under the token budget. None
-        if nothing can run now."""
+        """The next step: every decode, then prefill chunks and new requests, under the token budget. None
+        if nothing can run now.
+
+        A prompt of which more than half a budget is left is long. In a step that also serves others, all long ones
+        together get ``long_prefill_share`` of the budget, the first in rank first: they neither wait for ever nor slow
+        the others by more than that. Of the rest the shortest go first, then new requests.
+        """
         now = self._clock()
         self._plans += 1
         self._expire(now)
         self._take_arrivals(now)
-        step = self._step + 1
-        decodes: list[SequenceStep] = []
-        prefills: list[Running[R]] = []
-        for running in self._running.values():
-            if running.prefill_left > 0:
-                prefills.append(running)
-            elif not running.planned_out:
-                decodes.append(self._advance(running, step, 1))
-        budget = self._config.token_budget - len(decodes)
-        chunks: list[SequenceStep] = []
-        for running in prefills:
-            if budget <= 0:
-                break
-            chunks.append(self._advance(running, step, self._chunk(running, budget)))
-            budget -= chunks[-1].query_len
-        joined = self._admit(now, step, budget)
-        sequences = (*decodes, *chunks, *(j.row for j in joined))
-        if not sequences:
-            return None
-        self._step = step
-        finished, self._finished = tuple(self._finished), []
-        lost, self._lost = tuple(self._lost), []
-        fills = [j.placement for j in joined if j.placement is not None and j.placement.loaded]
-        return StepPlan(
-            step=step,
-            finished=finished,
-            new=tuple(j.new for j in joined),
-            unloads=(*lost, *(slot for fill in fills for slot in fill.evicted)),
-            loads=tuple(SlotLoad(fill.slot, fill.generation, fill.digest, fill.chunks) for fill in fills),
-            sequences=sequences,
-        )
+        step, preemptions = self._step + 1, self._batch.preemptions
+        rows, prefills = self._batch.decodes(step)
+        half = self._config.token_budget // 2
+        long = [running for running in prefills if running.prefill_left > half]
+        budget = StepBudget(self._config, len(rows), any_long=bool(long))
+        for running in sorted((r for r in prefills if r.prefill_left <= half), key=lambda r: r.prefill_left):
+            tokens = budget.take_short(running.prefill_left)
+            if tokens:
+                rows.append(self._batch.prefill(running, step, tokens))
+        joined: list[_Joined[R]] = []
+        if preemptions == self._batch.preemptions:  # else the memory that became free is for those that run
+            joined = self._admit(now, step, budget, rows)
+        new_long = [j.running for j in joined if j.running.last_step < step]
+        long.extend(new_long)
+        shares = budget.share_long([running.prefill_left for running in long], len(new_long))
+        rows.extend(self._batch.prefill(r, step, tokens) for r, tokens in zip(long, shares, strict=True) if tokens)
+        return self._as_plan(step, rows, joined) if rows else None
 
     def complete(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         """Take in a step's result. Raises InternalError for a result that is not this plan's or comes out of
@@ -203,20 +225,38 @@ class Scheduler(Generic[R]):
         updates = self._fail_loads(plan, result)
         distinct = plan.distinct_adapters
         results = {row.sequence: row for row in result.results}
+        failed = {slot for slot, _ in result.failed_loads}
         for row in plan.sequences:
-            running = self._running.get(row.sequence)
-            if running is None:
-                continue
-            running.note_distinct(distinct)
-            update = self._update(running, row, results.get(row.sequence), now)
-            if update is not None:
+            running = self._batch.find(row.sequence)
+            found = results.get(row.sequence)
+            if running is not None and found is not None and running.goes_on(row, found, now, distinct):
+                update = SequenceUpdate(running.request_id, found.tokens, found.adapter)
+                update.logprobs = found.logprobs
                 updates.append(update)
+                continue
+            if running is None or (row.slot in failed and running.entry.place is Place.PARKED):
+                continue  # it ended meanwhile; or it was preempted, and its load, which it did not need, failed
+            running.note_distinct(distinct)
+            news = self._update(running, row, found, now)
+            if news is not None:
+                updates.append(news)
+        self._batch.step_done(plan.step)
         return updates
 
     # -- looking in ----------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
         return bool(self._live)
+
+    def census(self) -> list[Standing]:
+        """Every live request, where it stands."""
+        return take_census(self._live.values())
+
+    def requests_in(self, plan: StepPlan) -> tuple[RequestId, ...]:
+        """Whose rows a plan has, of those that still run. The one method for other threads, while a step is under way
+        and nothing else is called."""
+        found = (self._batch.find(row.sequence) for row in plan.sequences)
+        return tuple(running.request_id for running in found if running is not None)
 
     def next_wakeup(self) -> float | None:
         """When ``plan`` should be called although nothing else happens, by the scheduler's clock."""
@@ -231,36 +271,139 @@ class Scheduler(Generic[R]):
         own = {
             "step": self._step,
             "plans": self._plans,
-            "running": len(self._running),
+            "live": len(self._live),
+            "running": len(self._batch),
+            "preempted": sum(1 for entry in self._live.values() if entry.run is not None) - len(self._batch),
+            "preemptions": self._batch.preemptions,
+            "following": sum(len(entries) for entries in self._followers.values()),
             "max_sequences": self._config.max_sequences,
         }
-        return own | describe(self._waiting.counts(), self._residency, self._ledger)
+        return own | describe(self._waiting.counts(), self._residency, self._ledger, self._index)
 
     def check_integrity(self) -> None:
-        """Raises InternalError where scheduler, ledger, tables and residency contradict each other."""
-        for owner in (self._ledger, self._tables, self._residency, self._waiting):
+        """Raises InternalError where scheduler, ledger, tables, index and residency contradict each other."""
+        for owner in (self._ledger, self._tables, self._index, self._residency, self._waiting, self._batch):
             owner.check_integrity()
-        waiting = {entry.request.request_id for entry in self._waiting.entries()}
-        running = {r.entry.request.request_id: sequence for sequence, r in self._running.items()}
-        if waiting & running.keys() or waiting | running.keys() != self._live.keys():
-            raise InternalError("a live request is neither waiting nor running, or both")
-        if running != self._sequence_of or len(self._tables) != len(running):
-            raise InternalError("running sequences, their requests and their block tables differ")
-        for r in self._running.values():
-            if r.digest is not None and r.entry.request.request_id not in self._residency.pinned(r.slot, r.generation):
-                raise SlotIntegrity(f"sequence {r.sequence} runs on slot {r.slot} without a pin on that fill")
+        places = {
+            Place.WAITING: {entry.request.request_id for entry in self._waiting.entries()},
+            **self._batch.requests(),
+            Place.FOLLOWING: {e.request.request_id for entries in self._followers.values() for e in entries},
+        }
+        for place, found in places.items():
+            if found != {request for request, entry in self._live.items() if entry.place is place}:
+                raise InternalError(f"live requests say that they are {place}, and others are")
+        if not self._followers.keys() <= self._live.keys():
+            raise InternalError("a choice follows a request that has ended")
+        references = self._tables.references()
+        for page in self._index.pages():
+            references[page] = references.get(page, 0) + 1
+        if any(self._ledger.references(page) != count for page, count in references.items()):
+            raise InternalError("a KV page has other references than those of tables and prefix index")
+        if len(references) != self._ledger.use().pages_used:
+            raise InternalError("a KV page is taken and neither in a table nor in the prefix index")
 
-    # -- insides -------------------------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------------
+
+    def _admit(self, now: float, step: int, budget: StepBudget, rows: list[SequenceStep]) -> list[_Joined[R]]:
+        """Admit what there is room for. Short prompts get their rows here; long ones share what is left afterwards."""
+        joined: list[_Joined[R]] = []
+        if not len(self._waiting):
+            return joined
+        self._admission.begin(self._plans, now)
+        while budget.short_left > 0 and len(self._batch) < self._config.max_sequences:
+            admitted = self._admission.take(self._batch.next_sequence, running=len(self._batch))
+            if admitted is None:
+                break
+            running = self._batch.join(admitted, now)
+            joined.append(_Joined(running, admitted.placement))
+            if budget.is_long(running.prefill_left):
+                budget.hold()
+            else:
+                rows.append(self._batch.prefill(running, step, budget.take_short(running.prefill_left)))
+        return joined
+
+    def _as_plan(self, step: int, rows: Sequence[SequenceStep], joined: Sequence[_Joined[R]]) -> StepPlan:
+        self._step = step
+        unloads, self._unloads = tuple(self._unloads), []
+        fills = [j.placement for j in joined if j.placement is not None and j.placement.loaded]
+        idle_pages, idle_chunks = self._ledger.idle()
+        return StepPlan(
+            step=step,
+            finished=self._batch.drain_finished(),
+            new=tuple(j.running.as_new() for j in joined),
+            unloads=(*unloads, *(slot for fill in fills for slot in fill.evicted)),
+            loads=tuple(SlotLoad(fill.slot, fill.generation, fill.digest, fill.chunks) for fill in fills),
+            sequences=tuple(rows),
+            idle_pages=idle_pages,
+            idle_chunks=idle_chunks,
+        )
+
+    # -- results -------------------------------------------------------------------------------------
+
+    def _update(
+        self, running: Running[R], row: SequenceStep, result: SequenceResult | None, now: float
+    ) -> SequenceUpdate | None:
+        error = fault_of(row, result)
+        if error is not None:
+            self._remove(running.entry)
+            if row.digest is not None and isinstance(error, SlotIntegrity):
+                self.slot_lost(row.digest)
+            return SequenceUpdate(running.request_id, error=error)
+        if row.start + row.query_len >= running.publish_at:
+            self._prefixes.publish(running, row.start + row.query_len)
+        if result is None:
+            return None
+        scores = running.take_scores(row, result) if row.score_rows else ()
+        if not row.logit_rows:
+            return SequenceUpdate(running.request_id, prompt_logprobs=scores) if scores else None
+        first = None
+        if running.first_token_at is None:
+            first = running.first_step()
+            self._lead(running.request_id)
+        tokens, ending = running.accept(result.tokens, now)
+        if ending is not None:
+            self._service_s = 0.9 * self._service_s + 0.1 * (now - running.admitted_at)
+            self._remove(running.entry)
+        logprobs = result.logprobs[: len(tokens)] if result.logprobs else ()
+        return SequenceUpdate(running.request_id, tokens, result.adapter, first, ending, None, logprobs, scores)
+
+    def _fail_loads(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
+        updates: list[SequenceUpdate] = []
+        loads = {load.slot: load for load in plan.loads}
+        for slot, reason in result.failed_loads:
+            load = loads.get(slot)
+            if load is None:
+                raise InternalError(
+                    f"step {plan.step}: slot {slot} is said not to have loaded, but no load was planned"
+                )
+            for request_id in self._residency.pinned(slot, load.generation):
+                self._remove(self._live[request_id])
+                error = AdapterLoadFailed(f"adapter {load.digest} could not be loaded: {reason}")
+                updates.append(SequenceUpdate(request_id, error=error))
+            self._residency.load_failed(slot, load.generation)
+            self._waiting.refile(load.digest)
+        return updates
+
+    # -- coming and going ----------------------------------------------------------------------------
 
     def _check(self, request: ScheduledRequest[R], now: float) -> int:
         if request.request_id in self._live:
             raise AlreadyExists(f"request_id {request.request_id!r} is in use by a live request; choose another")
         tokens = check_request(request, self._config, self._ledger, now)
-        if len(self._waiting) >= self._config.max_queue:
-            raise Overloaded(
-                f"{len(self._waiting)} requests wait, the limit is max_queue = {self._config.max_queue}; retry later",
-                retry_after_s=self._retry_after_s(),
-            )
+        following = [e.request.tenant for entries in self._followers.values() for e in entries]
+        limits = (
+            (len(self._waiting) + len(following), "requests wait", "max_queue", self._config.max_queue),
+            (
+                self._waiting.waiting_of(request.tenant) + following.count(request.tenant),
+                "requests of this tenant wait",
+                "max_queue_per_tenant",
+                self._config.max_queue_per_tenant,
+            ),
+        )
+        for waiting, what, name, limit in limits:
+            if waiting >= limit:
+                text = f"{waiting} {what}, the limit is {name} = {limit}; retry later"
+                raise Overloaded(text, retry_after_s=self._retry_after_s())
         return tokens
 
     def _retry_after_s(self) -> float:
@@ -279,113 +422,76 @@ class Scheduler(Generic[R]):
 
     def _expire(self, now: float) -> None:
         for kind, request_id in self._timers.expired(now):
+            run, waited = self._live[request_id].run, now - self._live[request_id].added_at
             if kind is Expiry.DEADLINE:
                 self._end(request_id, DeadlineExceeded(f"request {request_id} reached its deadline"))
-            elif request_id not in self._sequence_of:
-                waited = now - self._live[request_id].added_at
+            elif kind is Expiry.QUEUE and run is None:
                 text = f"request {request_id} waited {waited:.3f} s for its first step, its queue_timeout; retry later"
                 self._end(request_id, QueueTimeout(text, retry_after_s=self._retry_after_s()))
+            elif kind is Expiry.TTFT and (run is None or run.first_token_at is None):
+                text = f"request {request_id} waited {waited:.3f} s for its first token, its ttft_timeout; retry later"
+                self._end(request_id, TtftTimeout(text, retry_after_s=self._retry_after_s()))
 
     def _take_arrivals(self, now: float) -> None:
         for arrival in self._residency.poll():
-            for entry in self._waiting.wanting(arrival.digest):
+            waiting = self._waiting.wanting(arrival.digest)
+            following = [e for entries in self._followers.values() for e in entries if e.digest == arrival.digest]
+            for entry in (*waiting, *following):
                 if arrival.error is not None:
                     self._end(entry.request.request_id, arrival.error)
                 elif entry.ready_at is None:
                     entry.ready_at = now
             self._waiting.refile(arrival.digest)
 
-    def _admit(self, now: float, step: int, budget: int) -> list[_Joined]:
-        joined: list[_Joined] = []
-        if budget <= 0 or not len(self._waiting) or len(self._running) >= self._config.max_sequences:
-            return joined
-        self._admission.begin(self._plans, now)
-        while budget > 0 and len(self._running) < self._config.max_sequences:
-            admitted = self._admission.take(SequenceId(self._sequences), nothing_runs=not self._running)
-            if admitted is None:
-                break
-            running = self._join(admitted, now)
-            row = self._advance(running, step, self._chunk(running, budget))
-            budget -= row.query_len
-            joined.append(_Joined(row, running.as_new(), admitted.placement))
-        return joined
+    def _follow(self, entry: Entry[R], leader_id: RequestId) -> None:
+        """A further choice waits until the first has computed the prompt."""
+        leader = self._live.get(leader_id)
+        if leader is None or leader.place is Place.FOLLOWING:
+            self._waiting.push(entry)
+            return
+        self._prefixes.follow(leader, entry)
+        if leader.run is not None and leader.run.first_token_at is not None:
+            self._waiting.push(entry)
+            return
+        entry.place = Place.FOLLOWING
+        self._followers.setdefault(leader_id, []).append(entry)
 
-    def _join(self, admitted: Admitted[R], now: float) -> Running[R]:
-        self._sequences += 1
-        running = Running(admitted.entry, admitted.sequence, now)
-        if admitted.placement is not None:
-            running.slot, running.generation = admitted.placement.slot, admitted.placement.generation
-        self._running[running.sequence] = running
-        self._sequence_of[running.entry.request.request_id] = running.sequence
-        return running
+    def _lead(self, leader_id: RequestId) -> None:
+        """The prompt is computed, or never will be by this one: its followers need not wait for it any more."""
+        for entry in self._followers.pop(leader_id, ()):
+            self._requeue(entry)
 
-    def _chunk(self, running: Running[R], budget: int) -> int:
-        return min(running.prefill_left, self._config.prefill_chunk_tokens, budget)
+    def _requeue(self, entry: Entry[R]) -> None:
+        entry.place = Place.WAITING
+        self._waiting.push(entry)
 
-    def _advance(self, running: Running[R], step: int, query_len: int) -> SequenceStep:
-        table = self._tables.extend(running.sequence, running.planned + query_len)
-        return running.advance(step, query_len, table)
-
-    def _update(
-        self, running: Running[R], row: SequenceStep, result: SequenceResult | None, now: float
-    ) -> SequenceUpdate | None:
-        request_id = running.entry.request.request_id
-        error = fault_of(row, result)
-        if error is not None:
-            self._leave(running)
-            if row.digest is not None and isinstance(error, SlotIntegrity):
-                self.slot_lost(row.digest)
-            return SequenceUpdate(request_id, error=error)
-        if result is None or not row.logit_rows:
-            return None
-        first = running.first_step() if running.first_token_at is None else None
-        tokens, ending = running.accept(result.tokens, now, self._eos)
-        if ending is not None:
-            self._service_s = 0.9 * self._service_s + 0.1 * (now - running.admitted_at)
-            self._leave(running)
-        return SequenceUpdate(request_id, tokens, result.adapter, first, ending)
-
-    def _fail_loads(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
-        updates: list[SequenceUpdate] = []
-        loads = {load.slot: load for load in plan.loads}
-        for slot, reason in result.failed_loads:
-            load = loads.get(slot)
-            if load is None:
-                raise InternalError(
-                    f"step {plan.step}: slot {slot} is said not to have loaded, but no load was planned"
-                )
-            for request_id in self._residency.pinned(slot, load.generation):
-                self._leave(self._running[self._sequence_of[request_id]])
-                error = AdapterLoadFailed(f"adapter {load.digest} could not be loaded: {reason}")
-                updates.append(SequenceUpdate(request_id, error=error))
-            self._residency.load_failed(slot, load.generation)
-            self._waiting.refile(load.digest)
-        return updates
+    def _unload(self, slot: SlotId, digest: AdapterDigest | None) -> None:
+        self._unloads.append(slot)
+        if digest is not None:
+            self._waiting.refile(digest)
 
     def _end(self, request_id: RequestId, error: LorryError) -> None:
         entry = self._live.get(request_id)
-        if entry is None:
-            return
-        sequence = self._sequence_of.get(request_id)
-        if sequence is not None:
-            self._leave(self._running[sequence])
-        else:
+        if entry is not None:
+            self._remove(entry)
+            self._events.append((request_id, error))
+
+    def _remove(self, entry: Entry[R]) -> None:
+        """A request ends, wherever it is: everything it had is free once its last step is done."""
+        request = entry.request
+        if entry.place is Place.WAITING:
             self._waiting.remove(entry)
             self._admission.forget(entry)
-            self._residency.release(request_id)
-            del self._live[request_id]
-        self._events.append((request_id, error))
-
-    def _leave(self, running: Running[R]) -> None:
-        """A running sequence ends: everything it had is free once its last step is done."""
-        request_id = running.entry.request.request_id
-        self._tables.close(running.sequence, running.last_step)
-        self._residency.unpin(request_id, running.last_step)
-        self._residency.release(request_id)
-        del self._running[running.sequence]
-        del self._sequence_of[request_id]
-        del self._live[request_id]
-        self._finished.append(running.sequence)
+        elif entry.run is not None:
+            self._batch.leave(entry.run, ended=True)
+        elif request.after is not None:
+            rest = self._followers[request.after]
+            rest.remove(entry)
+            if not rest:
+                del self._followers[request.after]
+        self._residency.release(request.request_id)
+        del self._live[request.request_id]
+        self._lead(request.request_id)
 
 
 __all__ = ["FETCH_POLL_S", "Scheduler"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lorry.ids import TenantId
+from lorry.kvcache import PrefixIndex
 from lorry.memory import MemoryLedger
 from lorry.residency import Residency
 from lorry.residency.host import R
@@ -13,7 +14,9 @@ from lorry.residency.host import R
 _TENANTS = 32
 
 
-def describe(waiting: Mapping[TenantId, int], residency: Residency[R], ledger: MemoryLedger) -> dict[str, Any]:
+def describe(
+    waiting: Mapping[TenantId, int], residency: Residency[R], ledger: MemoryLedger, index: PrefixIndex
+) -> dict[str, Any]:
     """Queue, filled slots, pages and chunks. Bounded: tenants beyond those with the longest queues are summed
     up, and slots are as many as the engine has."""
     counts = sorted(waiting.items(), key=lambda item: -item[1])
@@ -36,6 +39,8 @@ def describe(waiting: Mapping[TenantId, int], residency: Residency[R], ledger: M
             "pending": use.chunks_pending,
             "used": use.chunks_used,
         },
+        "bytes": {"budget": use.bytes, "used": use.bytes_used, "backed": use.bytes_backed},
+        "prefix_cache": {"pages": len(index), "unused": index.evictable, "evictions": index.evictions},
     }
 
 

@@ -14,6 +14,7 @@ _SLACK = 1024
 class Expiry(IntEnum):
     DEADLINE = 0
     QUEUE = 1
+    TTFT = 2
 
 
 class Timers:

@@ -13,13 +13,14 @@ from lorry.ids import AdapterDigest, TenantId
 from lorry.residency.host import R
 from lorry.scheduler.entry import Entry
 
+Rank = tuple[int, int]
 _LANES_PER_NEED = 4
 
 
 class Lane(Generic[R]):
-    """One tenant's waiting requests for one adapter version (or the base), in order of arrival.
+    """One tenant's waiting requests for one adapter version (or the base), by rank: priority, then arrival.
 
-    ``filed``: (chunks, arrival of the head) under which the tenant's list of loadable lanes has it.
+    ``filed``: (chunks, rank of the head) under which the tenant's list of loadable lanes has it.
     """
 
     __slots__ = ("digest", "entries", "filed", "tenant")
@@ -28,11 +29,11 @@ class Lane(Generic[R]):
         self.tenant = tenant
         self.digest = digest
         self.entries: deque[Entry[R]] = deque()
-        self.filed: tuple[int, int] | None = None
+        self.filed: tuple[int, Rank] | None = None
 
     @property
-    def head(self) -> int:
-        return self.entries[0].arrival
+    def head(self) -> Rank:
+        return self.entries[0].rank
 
 
 class _Tenant(Generic[R]):
@@ -40,7 +41,7 @@ class _Tenant(Generic[R]):
 
     def __init__(self) -> None:
         self.lanes: dict[AdapterDigest | None, Lane[R]] = {}
-        self.loadable: dict[int, list[tuple[int, AdapterDigest]]] = {}
+        self.loadable: dict[int, list[tuple[Rank, AdapterDigest]]] = {}
         self.waiting = 0
 
 
@@ -51,8 +52,8 @@ class WaitingQueue(Generic[R]):
     if one of a need finds no room then none of that need does; lanes whose version is not on the host are
     not looked at.
 
-    Order: within a lane by arrival, between a tenant's lanes by their heads' arrival, between tenants in
-    turn: ``served`` moves a tenant behind all others.
+    Order: within a lane by rank, between a tenant's lanes by their heads' rank, between tenants in
+    turn: ``served`` moves a tenant behind all others. A preempted request comes back with the rank that it had.
     """
 
     def __init__(self, load_need: Callable[[AdapterDigest], int | None]) -> None:
@@ -74,7 +75,10 @@ class WaitingQueue(Generic[R]):
             lane = tenant.lanes[digest] = Lane(tenant_id, digest)
             if digest is not None:
                 self._wanting.setdefault(digest, {})[tenant_id] = lane
-        lane.entries.append(entry)
+        if not lane.entries or lane.entries[-1].rank < entry.rank:
+            lane.entries.append(entry)
+        else:
+            lane.entries.insert(bisect_left(lane.entries, entry.rank, key=lambda e: e.rank), entry)
         tenant.waiting += 1
         self._size += 1
         self._file(tenant, lane)
@@ -119,7 +123,7 @@ class WaitingQueue(Generic[R]):
 
     def fronts(self, tenant_id: TenantId, resident: Set[AdapterDigest]) -> list[Lane[R]]:
         """The tenant's lanes that may be able to run: of the base and of resident versions all, of loadable
-        ones the oldest few of each need; by their heads' arrival."""
+        ones the first few of each need; by their heads' rank."""
         tenant = self._tenants.get(tenant_id)
         if tenant is None:
             return []
@@ -134,6 +138,10 @@ class WaitingQueue(Generic[R]):
         found.sort(key=lambda lane: lane.head)
         return found
 
+    def waiting_of(self, tenant_id: TenantId) -> int:
+        tenant = self._tenants.get(tenant_id)
+        return 0 if tenant is None else tenant.waiting
+
     def counts(self) -> dict[TenantId, int]:
         return {tenant_id: tenant.waiting for tenant_id, tenant in self._tenants.items()}
 
@@ -146,17 +154,17 @@ class WaitingQueue(Generic[R]):
         for tenant_id, tenant in self._tenants.items():
             filed = 0
             for digest, lane in tenant.lanes.items():
-                arrivals = [entry.arrival for entry in lane.entries]
-                if not arrivals or arrivals != sorted(set(arrivals)):
+                ranks = [entry.rank for entry in lane.entries]
+                if not ranks or ranks != sorted(set(ranks)):
                     raise InternalError(f"tenant {tenant_id}: a lane is empty or out of order")
                 if digest is not None and self._wanting[digest][tenant_id] is not lane:
                     raise InternalError(f"tenant {tenant_id}: a lane is not found by its digest")
                 need = None if digest is None else self._load_need(digest)
-                if lane.filed != (None if need is None else (need, arrivals[0])):
+                if lane.filed != (None if need is None else (need, ranks[0])):
                     raise InternalError(f"tenant {tenant_id}: a lane is filed under {lane.filed}, needs {need}")
                 if lane.filed is not None and digest is not None:
-                    filed += (arrivals[0], digest) in tenant.loadable[lane.filed[0]]
-                total += len(arrivals)
+                    filed += (ranks[0], digest) in tenant.loadable[lane.filed[0]]
+                total += len(ranks)
             if filed != sum(len(rows) for rows in tenant.loadable.values()):
                 raise InternalError(f"tenant {tenant_id}: the list of loadable lanes has a stale row")
             if tenant.waiting != sum(len(lane.entries) for lane in tenant.lanes.values()):

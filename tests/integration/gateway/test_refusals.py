@@ -108,7 +108,7 @@ async def test_expected_digest_differs(here: World) -> None:
     assert here.engine.seen == []
 
 
-S, T = pb.SamplingParams, pb.StoppingParams
+S, T, O = pb.SamplingParams, pb.StoppingParams, pb.OutputParams  # noqa: E741 - short, as there are many
 BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("prompt", {"prompt": ""}),
     ("prompt", {"prompt": "word " * 2000, "stopping": T()}),
@@ -126,6 +126,25 @@ BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("sampling.top_k", {"sampling": S(top_k=1_000_000)}),
     ("sampling.min_p", {"sampling": S(min_p=-1)}),
     ("sampling.n", {"sampling": S(n=0)}),
+    ("sampling.n", {"sampling": S(n=17)}),
+    ("sampling.n", {"sampling": S(n=2**32 - 1)}),
+    ("sampling.repetition_penalty", {"sampling": S(repetition_penalty=0)}),
+    ("sampling.repetition_penalty", {"sampling": S(repetition_penalty=10.5)}),
+    ("sampling.repetition_penalty", {"sampling": S(repetition_penalty=float("nan"))}),
+    ("sampling.frequency_penalty", {"sampling": S(frequency_penalty=2.5)}),
+    ("sampling.frequency_penalty", {"sampling": S(frequency_penalty=float("-inf"))}),
+    ("sampling.presence_penalty", {"sampling": S(presence_penalty=-2.5)}),
+    ("sampling.presence_penalty", {"sampling": S(presence_penalty=float("nan"))}),
+    ("sampling.logit_bias[4000000]", {"sampling": S(logit_bias={4_000_000: 1.0, 3: 1.0})}),
+    ("sampling.logit_bias[3]", {"sampling": S(logit_bias={3: 100.5})}),
+    ("sampling.logit_bias[3]", {"sampling": S(logit_bias={3: float("nan")})}),
+    ("sampling.logit_bias", {"sampling": S(logit_bias=dict.fromkeys(range(1025), 9e9))}),
+    ("output.top_logprobs", {"output": O(top_logprobs=21)}),
+    ("output.prompt_logprobs", {"output": O(prompt_logprobs=2**32 - 1)}),
+    ("cache_scope", {"cache_scope": "x" * 129}),
+    ("ttft_timeout", {"ttft_timeout": {}}),
+    ("ttft_timeout", {"ttft_timeout": {"nanos": -1}}),
+    ("ttft_timeout", {"ttft_timeout": {"seconds": 86401}}),
     ("stopping.max_tokens", {"max_tokens": 0}),
     ("stopping.max_tokens", {"max_tokens": 512}),
     ("stopping.min_tokens", {"stopping": T(max_tokens=3, min_tokens=4)}),
@@ -158,26 +177,56 @@ async def test_all_bad_fields_at_once_and_no_input(here: World) -> None:
     assert [violation.field for violation in found.violations] == ["prompt", "sampling.top_p", "sampling.min_p"]
 
 
+async def test_new_fields_are_all_judged_at_once(here: World) -> None:
+    sampling = S(n=0, repetition_penalty=-1, frequency_penalty=9, presence_penalty=9, logit_bias={7: 200, 5: -200})
+    message = request(sampling=sampling, output=O(top_logprobs=99, prompt_logprobs=99), cache_scope="x" * 500)
+    message.ttft_timeout.SetInParent()
+    found = await _both(here, message, here.metadata())
+    assert {violation.field for violation in found.violations} == {
+        "sampling.n",
+        "sampling.repetition_penalty",
+        "sampling.frequency_penalty",
+        "sampling.presence_penalty",
+        "sampling.logit_bias[5]",
+        "sampling.logit_bias[7]",
+        "output.top_logprobs",
+        "output.prompt_logprobs",
+        "cache_scope",
+        "ttft_timeout",
+    }
+    assert here.engine.seen == []
+
+
+async def test_the_ends_of_ranges_are_served(here: World) -> None:
+    biases = {i: 100.0 if i % 2 else -100.0 for i in range(300)}
+    for sign in (1, -1):
+        sampling = S(
+            n=16, repetition_penalty=10, frequency_penalty=2 * sign, presence_penalty=-2 * sign, logit_bias=biases
+        )
+        message = request(
+            sampling=sampling, output=O(top_logprobs=20, prompt_logprobs=20), cache_scope="é" * 128, max_tokens=4
+        )
+        message.ttft_timeout.FromSeconds(86400)
+        answer = await here.stub.Generate(message, metadata=here.metadata())
+        assert len(answer.choices) == 16
+
+
 async def test_a_cap_is_named(here: World) -> None:
     async with world(max_tokens_cap=5) as capped:
         found = await _both(capped, request(max_tokens=6), capped.metadata())
-    assert type(found) is errors.InvalidRequest
+        several = await _both(capped, request(max_tokens=3, sampling=S(n=2)), capped.metadata())
+    assert type(found) is type(several) is errors.InvalidRequest
     assert "at most 5" in found.message
+    assert "at most 2 for each of 2 choices" in several.message
 
 
-O = pb.OutputParams  # noqa: E741 - beside S and T
 NOT_SERVED: list[tuple[str, dict[str, Any]]] = [
     ("json_schema", {"json_schema": "{}"}),
     ("json_object", {"json_object": False}),
     ("priority", {"priority": 0}),
-    ("ttft_timeout", {"ttft_timeout": {"seconds": 1}}),
-    ("cache_scope", {"cache_scope": "x"}),
     ("labels", {"labels": {"a": "b"}}),
     ("sampling.typical_p", {"sampling": S(typical_p=1)}),
-    ("sampling.frequency_penalty", {"sampling": S(frequency_penalty=0)}),
-    ("sampling.logit_bias", {"sampling": S(logit_bias={1: 0.5})}),
-    ("sampling.n", {"sampling": S(n=2)}),
-    ("output.top_logprobs", {"output": O(top_logprobs=3)}),
+    ("sticky_key", {"sticky_key": "x"}),
     ("output.progress", {"output": O(progress=True)}),
 ]
 
@@ -193,6 +242,7 @@ async def test_fields_not_served_yet(here: World, field: str, changes: dict[str,
 FROM_ENGINE = [
     errors.Overloaded("queue: full; try again", retry_after_s=2.0),
     errors.QueueTimeout("queue: waited longer than queue_timeout", retry_after_s=1.0),
+    errors.TtftTimeout("ttft_timeout: no token after 1 s; allow more time", retry_after_s=1.0),
     errors.ObjectStoreUnavailable("store: does not answer", retry_after_s=1.0),
     errors.AdapterCold("adapter: not loaded", retry_after_s=1.0),
     errors.AdapterObjectMissing("adapter: object missing"),

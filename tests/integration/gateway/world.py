@@ -25,6 +25,7 @@ from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import LorryError
 from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, UsageSink, build_server
 from lorry.ids import BaseDigest, TenantId
+from lorry.layers.rope import RopeSpec
 from lorry.layers.spec import DecoderSpec
 from lorry.registry.authz import Role
 from lorry.registry.entries import (
@@ -41,11 +42,12 @@ from lorry.registry.snapshot import Snapshot, Tables
 from tests.unit.engine_contract.fakes import BASE_DIGEST, CONTEXT_TOKENS, adapter_ref, fake_engine, tokenizer
 
 PEPPERS = Peppers((b"p" * 32,))
+KV_SALT = bytes(range(32))
 BASE = "models/smol"
 PIRATE = "tenants/acme/adapters/pirate"
 CAPS = "tenants/acme/adapters/caps"
 OTHERS = "tenants/beta/adapters/secret"
-SPEC = DecoderSpec("llama", 1, 8, 8, 1, 1, 8, 400, CONTEXT_TOKENS, 1e-5, 1e4, True, None, (0,))
+SPEC = DecoderSpec("llama", 1, 8, 8, 1, 1, 8, 400, CONTEXT_TOKENS, 1e-5, RopeSpec("default", 1e4), True, None, (0,))
 
 
 class Source:
@@ -206,7 +208,14 @@ async def world(
         server = await serve_engine(engine, f"unix:{socket_dir}/engine.sock")
         reached = client = GrpcEngineClient(server.address)
     config = {"port": 0, "snapshot_poll_seconds": 0.02, **config}
-    gateway = build_server(GatewayConfig(**config), source, EngineRoutes([reached]), sink, stall_seconds=stall_seconds)
+    gateway = build_server(
+        GatewayConfig(**config),
+        source,
+        EngineRoutes([reached]),
+        sink,
+        kv_salt=KV_SALT,
+        stall_seconds=stall_seconds,
+    )
     await gateway.start()
     channel = grpc.aio.insecure_channel(gateway.address)
     made = World(engine, source, gateway, sink, keys, channel, generate_pb2_grpc.GenerateServiceStub(channel))

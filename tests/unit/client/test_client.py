@@ -205,7 +205,10 @@ def _event(seq: int, **event: Any) -> pb.GenerateStreamResponse:
 
 
 A, B = pb.ResolvedModel(sha256="a" * 64), pb.ResolvedModel(sha256="b" * 64)
-START, END = _event(0, start=pb.StreamStart(model=A)), pb.StreamEnd(model=A, usage=pb.Usage())
+START = _event(0, start=pb.StreamStart(model=A))
+END = pb.StreamEnd(model=A, usage=pb.Usage(), choices=[pb.ChoiceEnd()])
+TWO = pb.StreamEnd(model=A, usage=pb.Usage(), choices=[pb.ChoiceEnd(index=0), pb.ChoiceEnd(index=1)])
+OTHER = pb.StreamEnd(model=A, usage=pb.Usage(), choices=[pb.ChoiceEnd(index=1)])
 BROKEN: list[tuple[type[Exception], list[pb.GenerateStreamResponse]]] = [
     (EmptyStream, []),
     (EmptyStream, [START]),
@@ -213,6 +216,10 @@ BROKEN: list[tuple[type[Exception], list[pb.GenerateStreamResponse]]] = [
     (InternalError, [START, _event(2, end=END)]),
     (InternalError, [_event(0, end=END)]),
     (InternalError, [START, _event(1, end=pb.StreamEnd(model=B))]),
+    (InternalError, [START, _event(1, end=pb.StreamEnd(model=A, usage=pb.Usage()))]),
+    (InternalError, [START, _event(1, end=TWO)]),
+    (InternalError, [START, _event(1, end=OTHER)]),
+    (InternalError, [START, _event(1, delta=pb.Delta(choice=1, text="x")), _event(2, end=END)]),
 ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lorry.engine.local import LocalEngine
+from lorry.engine.build import BuiltEngine
 from lorry.engine.parts import build_parts
 from lorry.engine.process import serve
 from lorry.engine.transport_grpc import GrpcEngineClient
@@ -30,7 +30,7 @@ async def test_the_process_ends_when_its_step_loop_has_ended(tmp_path: Path, mon
     def fault(plan: object) -> None:
         raise RuntimeError("a fault of the device")
 
-    monkeypatch.setattr("lorry.engine.build.build_engine", lambda _: LocalEngine(parts.core, parts.info, host.close))
+    monkeypatch.setattr("lorry.engine.build.build", lambda _: BuiltEngine(config, parts, host.close))
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as stdin, os.fdopen(writer, "wb"):
         monkeypatch.setattr(sys, "stdin", stdin)

@@ -17,10 +17,11 @@ from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished, Started, Tokens
 from lorry.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, LorryError
 from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
-from lorry.request import SamplingParams, StoppingParams
+from lorry.request import CHOICES_MAX, TOP_LOGPROBS_MAX, OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 from lorry.text import Detokenizer, Tokenizer
 
 GREEDY = SamplingParams(temperature=0.0)
+HOT = SamplingParams(temperature=1.0, seed=7)
 WAIT_S = 20.0
 
 
@@ -66,12 +67,31 @@ async def collect(bench: Bench, wanted: EngineRequest) -> list[EngineEvent]:
         return [event async for event in bench.engine.generate(wanted)]
 
 
-def ids_of(events: Sequence[EngineEvent]) -> tuple[int, ...]:
-    return tuple(i for event in events if isinstance(event, Tokens) for i in event.token_ids)
+def ids_of(events: Sequence[EngineEvent], choice: int = 0) -> tuple[int, ...]:
+    return tuple(i for event in _tokens(events, choice) for i in event.token_ids)
 
 
-def text_of(events: Sequence[EngineEvent]) -> str:
-    return "".join(event.text for event in events if isinstance(event, Tokens))
+def text_of(events: Sequence[EngineEvent], choice: int = 0) -> str:
+    return "".join(event.text for event in _tokens(events, choice))
+
+
+def logprobs_of(events: Sequence[EngineEvent], choice: int = 0) -> tuple[TokenLogprobs, ...]:
+    return tuple(one for event in _tokens(events, choice) for one in event.logprobs)
+
+
+def _tokens(events: Sequence[EngineEvent], choice: int) -> list[Tokens]:
+    return [event for event in events if isinstance(event, Tokens) and event.choice == choice]
+
+
+def check_logprobs(found: Sequence[TokenLogprobs], tokens: Sequence[int], top: int) -> None:
+    """One for each of ``tokens``; probabilities of at most 1, likeliest first."""
+    assert [one.token_id for one in found] == list(tokens)
+    for one in found:
+        assert len(one.top) == len({token for token, _ in one.top}) == top
+        stated = [logprob for _, logprob in one.top]
+        assert stated == sorted(stated, reverse=True)
+        assert all(logprob <= 0 for logprob in (one.logprob, *stated))
+        assert dict(one.top).get(one.token_id, one.logprob) == one.logprob
 
 
 async def until_idle(bench: Bench) -> None:
@@ -124,7 +144,7 @@ class EngineContract:
         assert text_of(events) == detokenizer.push(ids_of(events)) + detokenizer.flush()
 
     async def test_greedy_repeats_and_seeded_draws_repeat(self, bench: Bench) -> None:
-        for sampling in (GREEDY, SamplingParams(temperature=1.0, seed=7)):
+        for sampling in (GREEDY, HOT):
             runs = [ids_of(await collect(bench, await bench_request(bench, sampling=sampling))) for _ in range(2)]
             assert runs[0] == runs[1]
 
@@ -147,6 +167,7 @@ class EngineContract:
         assert isinstance(events[-1], Finished)
         assert (events[-1].reason, events[-1].matched_stop_id) == ("stop", stop)
         assert events[-1].output_tokens == first + 1
+        assert ids_of(events) == ids[:first], "a stop id is not among the tokens"
         late = StoppingParams(max_tokens=8, stop_token_ids=(stop,), min_tokens=8, ignore_eos=True)
         assert ids_of(await collect(bench, await bench_request(bench, stopping=late))) == ids
 
@@ -164,6 +185,55 @@ class EngineContract:
             assert isinstance(events[-1], Finished)
             assert (events[-1].reason, events[-1].matched_stop) == ("stop", stop)
 
+    async def test_choices_are_one_answer_with_an_end_for_each(self, bench: Bench) -> None:
+        wanted = await bench_request(bench, bench.adapters[0], n=3, sampling=HOT, max_tokens=12)
+        started, *middle, finished = await collect(bench, wanted)
+        assert isinstance(started, Started)
+        assert {event.choice for event in middle if isinstance(event, Tokens)} == {0, 1, 2}
+        assert isinstance(finished, Finished)
+        assert [(end.reason, end.output_tokens) for end in finished.choices] == [("length", 12)] * 3
+        assert (finished.output_tokens, finished.prompt_tokens) == (36, len(wanted.prompt))
+        for choice in range(3):
+            detokenizer = Detokenizer(bench.tokenizer, wanted.prompt)
+            assert text_of(middle, choice) == detokenizer.push(ids_of(middle, choice)) + detokenizer.flush()
+        assert len({ids_of(middle, choice) for choice in range(3)}) == 3
+        single = await collect(bench, replace(wanted, request_id=RequestId("contract-single"), n=1))
+        assert ids_of(single) == ids_of(middle, 0), "choice 0 is what one choice alone is"
+
+    async def test_each_choice_stops_by_itself(self, bench: Bench) -> None:
+        free = await collect(bench, await bench_request(bench, n=2, sampling=HOT, max_tokens=16))
+        stop = next(i for i in ids_of(free, 1) if i not in ids_of(free, 0))
+        stopping = StoppingParams(max_tokens=16, stop_token_ids=(stop,), ignore_eos=True)
+        events = await collect(bench, await bench_request(bench, n=2, sampling=HOT, stopping=stopping))
+        at = ids_of(free, 1).index(stop)
+        assert isinstance(events[-1], Finished)
+        ends = [(end.reason, end.matched_stop_id, end.output_tokens) for end in events[-1].choices]
+        assert ends == [("length", None, 16), ("stop", stop, at + 1)]
+        assert (ids_of(events, 0), ids_of(events, 1)) == (ids_of(free, 0), ids_of(free, 1)[:at])
+
+    async def test_logprobs_stand_beside_their_tokens(self, bench: Bench) -> None:
+        quiet = await collect(bench, await bench_request(bench, n=2, sampling=HOT))
+        stopping = StoppingParams(max_tokens=8, stop_token_ids=(ids_of(quiet)[-1],), ignore_eos=True)
+        for top in (0, 4):
+            output = OutputParams(top_logprobs=top)
+            events = await collect(
+                bench, await bench_request(bench, n=2, sampling=HOT, output=output, stopping=stopping)
+            )
+            for choice in range(2):
+                check_logprobs(logprobs_of(events, choice), ids_of(events, choice), top)
+        assert logprobs_of(quiet) == logprobs_of(quiet, 1) == ()
+
+    async def test_prompt_logprobs_come_with_the_start(self, bench: Bench) -> None:
+        for top in (0, 2):
+            wanted = await bench_request(bench, bench.adapters[1], n=2, output=OutputParams(prompt_logprobs=top))
+            started, *middle, _ = await collect(bench, wanted)
+            assert isinstance(started, Started)
+            check_logprobs(started.prompt_logprobs, wanted.prompt[1:], top)
+            assert logprobs_of(middle) == ()
+        started = (await collect(bench, await bench_request(bench)))[0]
+        assert isinstance(started, Started)
+        assert started.prompt_logprobs == ()
+
     async def test_bad_requests_are_refused_without_an_event_and_hurt_nobody(self, bench: Bench) -> None:
         info = await bench.engine.info()
         cases: list[tuple[type[LorryError], dict[str, Any]]] = [
@@ -171,6 +241,10 @@ class EngineContract:
             (InvalidRequest, {"prompt": (info.vocabulary,)}),
             (InvalidRequest, {"stopping": StoppingParams(max_tokens=0)}),
             (InvalidRequest, {"stopping": StoppingParams(max_tokens=info.context_tokens)}),
+            (InvalidRequest, {"n": CHOICES_MAX + 1}),
+            (InvalidRequest, {"output": OutputParams(top_logprobs=TOP_LOGPROBS_MAX + 1)}),
+            (InvalidRequest, {"sampling": replace(GREEDY, logit_bias=((info.vocabulary, 1.0),))}),
+            (InvalidRequest, {"sampling": replace(GREEDY, repetition_penalty=-1.0)}),
             (DeadlineExceeded, {"deadline_s": 0.0}),
             (DeadlineExceeded, {"deadline_s": -1.0}),
             (LorryError, {"base": BaseDigest("0" * 64)}),
@@ -196,12 +270,15 @@ class EngineContract:
         assert isinstance(events[0], Started)
         assert events[0].provenance.adapter == stranger.digest
 
-    async def test_closing_the_iterator_aborts(self, bench: Bench) -> None:
-        wanted = await bench_request(bench, bench.adapters[0], max_tokens=bench.long_tokens)
+    @pytest.mark.parametrize("n", [1, 3])
+    async def test_closing_the_iterator_aborts(self, bench: Bench, n: int) -> None:
+        wanted = await bench_request(bench, bench.adapters[0], max_tokens=bench.long_tokens, n=n, sampling=HOT)
         events: Any = bench.engine.generate(wanted)
+        heard: set[int] = set()
         async with asyncio.timeout(WAIT_S), aclosing(events):
             async for event in events:
-                if isinstance(event, Tokens):
+                heard |= {event.choice} if isinstance(event, Tokens) else set()
+                if len(heard) == n:
                     break
         await until_idle(bench)
 
@@ -239,4 +316,4 @@ class EngineContract:
                 await bench.engine.info()
 
 
-__all__ = ["Bench", "EngineContract", "collect", "bench_request", "ids_of", "text_of", "until_idle"]
+__all__ = ["Bench", "EngineContract", "bench_request", "collect", "ids_of", "logprobs_of", "text_of", "until_idle"]

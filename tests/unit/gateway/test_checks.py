@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.errors import InvalidRequest
 from lorry.gateway.checks import (
+    BIASES_MAX,
     INPUT_BYTES_MAX,
     MESSAGES_MAX,
     STOP_IDS_MAX,
@@ -17,6 +19,7 @@ from lorry.gateway.checks import (
     check_fields,
     check_text,
 )
+from lorry.request import OutputParams
 
 VOCABULARY, CONTEXT = 320, 64
 
@@ -42,8 +45,12 @@ def chat(count: int, role: str = "user", content: str = "x") -> pb.Chat:
             "stopping.stop_token_ids",
             {"prompt": "x", "stopping": pb.StoppingParams(stop_token_ids=[VOCABULARY] * (STOP_IDS_MAX + 1))},
         ),
+        (
+            "sampling.logit_bias",
+            {"prompt": "x", "sampling": pb.SamplingParams(logit_bias=dict.fromkeys(range(BIASES_MAX + 1), 999.0))},
+        ),
     ],
-    ids=["messages", "bytes of a chat", "bytes of a prompt", "ids", "stop ids"],
+    ids=["messages", "bytes of a chat", "bytes of a prompt", "ids", "stop ids", "biases"],
 )
 def test_what_is_too_much_is_refused_as_a_whole_and_its_items_are_not_looked_at(
     field: str, fields: dict[str, Any]
@@ -66,6 +73,35 @@ def test_no_more_violations_than_a_status_can_carry() -> None:
     found = refused(chat=chat(MESSAGES_MAX, role="wizard"), sampling=pb.SamplingParams(top_p=2)).violations
     assert len(found) == VIOLATIONS_MAX
     assert found[-1].field == f"chat.messages[{VIOLATIONS_MAX - 1}].role"
+
+
+def test_what_is_unset_is_none_or_the_default() -> None:
+    fields = check_fields(pb.GenerateRequest(model="models/m", prompt="x"), VOCABULARY, CONTEXT)
+    assert (fields.n, fields.output, fields.cache_scope) == (1, OutputParams(), "")
+    assert fields.queue_timeout_s is fields.ttft_timeout_s is None
+    assert fields.sampling.plain
+
+
+def test_zeros_that_are_sent_are_zeros_and_not_defaults() -> None:
+    sampling = pb.SamplingParams(frequency_penalty=0, presence_penalty=0, logit_bias={0: 0.0})
+    output = pb.OutputParams(top_logprobs=0, prompt_logprobs=0)
+    request = pb.GenerateRequest(model="models/m", prompt="x", sampling=sampling, output=output)
+    fields = check_fields(request, VOCABULARY, CONTEXT)
+    assert fields.output == OutputParams(0, 0)
+    assert fields.sampling.logit_bias == ((0, 0.0),)
+
+
+def test_each_bias_that_is_wrong_is_named_up_to_the_last_that_fits() -> None:
+    biases = {VOCABULARY: 1.0, 3: math.nan, 5: 100.0, VOCABULARY + 1: math.inf}
+    found = refused(prompt="x", sampling=pb.SamplingParams(logit_bias=biases)).violations
+    assert [violation.field for violation in found] == [
+        "sampling.logit_bias[3]",
+        f"sampling.logit_bias[{VOCABULARY}]",
+        f"sampling.logit_bias[{VOCABULARY + 1}]",
+        f"sampling.logit_bias[{VOCABULARY + 1}]",
+    ]
+    many = pb.SamplingParams(logit_bias=dict.fromkeys(range(BIASES_MAX), 101.0))
+    assert len(refused(prompt="x", sampling=many).violations) == VIOLATIONS_MAX
 
 
 def test_counting_tokens_is_bounded_alike() -> None:

@@ -1,4 +1,4 @@
-"""Relay with an engine fed by hand: coalescing, provenance, cuts."""
+"""Relay with an engine fed by hand: coalescing, choices, logprobs, provenance, cuts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lorry.engine.contract import (
+    ChoiceEnd,
     EngineClient,
     EngineEvent,
     EngineInfo,
@@ -20,16 +21,18 @@ from lorry.engine.contract import (
     Tokens,
 )
 from lorry.errors import EmptyStream, GrantRevoked, InternalError, LorryError, ProvenanceMismatch, RequestCancelled
+from lorry.gateway.pieces import Piece
 from lorry.gateway.provenance import Expected
 from lorry.gateway.relay import Batch, Pace, Relay
 from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
-from lorry.request import SamplingParams, StoppingParams
+from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
 DIGEST, BASE = AdapterDigest("a" * 64), BaseDigest("b" * 64)
 TRUE = Provenance(DIGEST, BASE, "t" * 64, "float32", "build", "engine-0")
 STARTED = Started(TRUE, "device", 0.0, 0.0)
-FINISHED = Finished(TRUE, "length", "", None, 3, 4, 0, 0.0, 0.0, 0.0, 1, 1)
-REQUEST = EngineRequest(RequestId("r"), TenantId("t"), (1,), None, BASE, SamplingParams(), StoppingParams(8))
+END = ChoiceEnd("length", "", None, 4)
+FINISHED = Finished(TRUE, (END,), 3, 4, 0, 0.0, 0.0, 0.0, 1, 1)
+REQUEST = EngineRequest(RequestId("r"), TenantId("t"), (1, 2, 3), None, BASE, SamplingParams(), StoppingParams(8))
 
 
 class HandFed(EngineClient):
@@ -64,8 +67,21 @@ class HandFed(EngineClient):
         raise NotImplementedError
 
 
-def token(i: int) -> Tokens:
-    return Tokens((i,), chr(97 + i))
+def token(i: int, choice: int = 0) -> Tokens:
+    return Tokens((i,), chr(97 + i), choice)
+
+
+def scored(*ids: int, choice: int = 0) -> Tokens:
+    return Tokens(ids, "x" * len(ids), choice, tuple(score(i) for i in ids))
+
+
+def score(i: int) -> TokenLogprobs:
+    return TokenLogprobs(i, -i / 8, ((i, -i / 8), (i + 1, -1.0 - i)))
+
+
+def whole(*ids: int, choice: int = 0) -> tuple[Piece, ...]:
+    """One piece with the text that ``token`` gives to these ids."""
+    return (Piece(choice, ids, "".join(chr(97 + i) for i in ids)),)
 
 
 @pytest.fixture
@@ -73,8 +89,8 @@ def engine() -> HandFed:
     return HandFed()
 
 
-def relay(engine: HandFed, seconds: float = 3600.0, tokens: int = 4) -> Relay:
-    made = Relay(engine, REQUEST, Expected(DIGEST, BASE, "t" * 64), Pace(seconds, tokens))
+def relay(engine: HandFed, seconds: float = 3600.0, tokens: int = 4, **changes: Any) -> Relay:
+    made = Relay(engine, replace(REQUEST, **changes), Expected(DIGEST, BASE, "t" * 64), Pace(seconds, tokens))
     made.start()
     return made
 
@@ -88,14 +104,14 @@ async def test_the_first_token_leaves_alone_and_later_ones_by_number(engine: Han
     await engine.give(STARTED)
     assert not await ready(made), "nothing is there before the first token"
     await engine.give(token(0))
-    assert await made.next() == Batch((0,), "a", None)
+    assert await made.next() == Batch(whole(0), None)
     assert made.started == STARTED
     await engine.give(token(1), token(2), token(3))
     assert not await ready(made)
     await engine.give(token(4))
-    assert await made.next() == Batch((1, 2, 3, 4), "bcde", None)
+    assert await made.next() == Batch(whole(1, 2, 3, 4), None)
     await engine.give(token(5), FINISHED)
-    assert await made.next() == Batch((5,), "f", FINISHED)
+    assert await made.next() == Batch(whole(5), FINISHED)
     await made.close()
     assert engine.closed
 
@@ -106,7 +122,7 @@ async def test_time_sends_what_has_come(engine: HandFed) -> None:
     await made.next()
     await engine.give(token(1), token(2))
     async with asyncio.timeout(10):
-        assert await made.next() == Batch((1, 2), "bc", None)
+        assert await made.next() == Batch(whole(1, 2), None)
     await made.close()
 
 
@@ -115,8 +131,97 @@ async def test_flush_sends_each(engine: HandFed) -> None:
     await engine.give(STARTED)
     for i in range(5):
         await engine.give(token(i))
-        assert (await made.next()).token_ids == (i,)
+        assert (await made.next()).pieces == whole(i)
     await made.close()
+
+
+async def test_choices_begin_at_once_and_are_coalesced_each_for_itself(engine: HandFed) -> None:
+    made = relay(engine, n=3)
+    await engine.give(STARTED, token(0))
+    assert await made.next() == Batch(whole(0), None)
+    await engine.give(token(1), token(2, choice=2))
+    assert await ready(made), "choice 2 has just begun"
+    assert await made.next() == Batch((*whole(1), *whole(2, choice=2)), None)
+    await engine.give(token(3, choice=2), token(4), token(5, choice=2), token(6, choice=1))
+    expected = Batch((*whole(4), *whole(6, choice=1), *whole(3, 5, choice=2)), None)
+    assert await made.next() == expected, "by choice, in the order of their tokens"
+    await engine.give(token(1, choice=1), token(1), token(2), token(3), token(2, choice=1))
+    assert not await ready(made), "five tokens, but no choice has four"
+    await engine.give(token(4))
+    assert (await made.next()).pieces == (*whole(1, 2, 3, 4), *whole(1, 2, choice=1))
+    ended = replace(FINISHED, choices=(END, END, END))
+    await engine.give(token(7, choice=1), ended)
+    assert await made.next() == Batch(whole(7, choice=1), ended)
+    await made.close()
+
+
+async def test_what_waits_is_one_piece_a_choice_however_long_nobody_reads(engine: HandFed) -> None:
+    made = relay(engine, n=2)
+    await engine.give(STARTED, *(token(i % 20, choice=i % 2) for i in range(2000)))
+    batch = await made.next()
+    assert [piece.choice for piece in batch.pieces] == [0, 1]
+    assert [len(piece.token_ids) for piece in batch.pieces] == [1000, 1000]
+    assert set(batch.pieces[1].token_ids) == set(range(1, 20, 2))
+    await made.close()
+
+
+async def test_logprobs_stay_with_their_tokens(engine: HandFed) -> None:
+    made = relay(engine, n=2, output=OutputParams(top_logprobs=2, prompt_logprobs=0))
+    prompt = (score(2), score(3))
+    await engine.give(replace(STARTED, prompt_logprobs=prompt), scored(5), scored(6, choice=1))
+    await engine.give(scored(7, 8), scored(9, choice=1), Tokens((), "late", 1))
+    batch = await made.next()
+    assert made.started.prompt_logprobs == prompt
+    assert batch.pieces == (
+        Piece(0, (5, 7, 8), "xxx", (score(5), score(7), score(8))),
+        Piece(1, (6, 9), "xxlate", (score(6), score(9))),
+    )
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "events"),
+    [
+        ({}, [STARTED, token(0, choice=1)]),
+        ({"n": 3}, [STARTED, token(0, choice=3)]),
+        ({"n": 3}, [STARTED, token(0, choice=-1)]),
+        ({"n": 2}, [STARTED, token(0), FINISHED]),
+        ({}, [STARTED, token(0), replace(FINISHED, choices=(END, END))]),
+        ({"output": OutputParams(top_logprobs=0)}, [STARTED, token(0)]),
+        ({"output": OutputParams(top_logprobs=0)}, [STARTED, replace(scored(5), token_ids=(6,))]),
+        ({"output": OutputParams(top_logprobs=0)}, [STARTED, replace(scored(5, 6), token_ids=(5,))]),
+        ({"output": OutputParams(prompt_logprobs=0)}, [STARTED, token(0)]),
+        (
+            {"output": OutputParams(prompt_logprobs=0)},
+            [replace(STARTED, prompt_logprobs=(score(1), score(2))), token(0)],
+        ),
+        ({}, [STARTED, scored(5)]),
+        ({}, [replace(STARTED, prompt_logprobs=(score(2), score(3))), token(0)]),
+    ],
+    ids=[
+        "a choice that was not asked for",
+        "one past the last",
+        "a negative one",
+        "an end too few",
+        "an end too many",
+        "no logprobs",
+        "of other tokens",
+        "of more tokens",
+        "no logprobs of the prompt",
+        "of another prompt",
+        "logprobs that nobody wants",
+        "of the prompt that nobody wants",
+    ],
+)
+async def test_choices_and_logprobs_that_do_not_fit_are_withheld(
+    engine: HandFed, changes: dict[str, Any], events: list[Any]
+) -> None:
+    made = relay(engine, **changes)
+    await engine.give(*events)
+    with pytest.raises(InternalError, match="withheld"):
+        await made.next()
+    await made.close()
+    assert engine.closed
 
 
 @pytest.mark.parametrize(

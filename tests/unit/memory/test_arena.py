@@ -1,6 +1,8 @@
-"""Lowest ids first, runs where there are runs, frees that wait."""
+"""Lowest ids first, runs where there are runs, frees that wait, memory that is behind an id or not."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -61,6 +63,78 @@ def test_freeing_what_is_not_taken_is_an_error(piece: int) -> None:
         arena.release([piece], at_step=9)
 
 
+def test_backing_is_counted_and_taken_from_the_highest_free_ids_alone() -> None:
+    arena = IdArena("page", 6)
+    assert arena.back(arena.take(5) or ()) == 5
+    assert arena.back([0, 1, 5]) == 1, "those that were not backed"
+    arena.release([1, 3], at_step=-1)
+    arena.release([4], at_step=7)
+    assert arena.unback(2) == (5, 3), "4 waits for its step: it is not free"
+    assert arena.backed == 4
+    assert arena.unback(9) == (1,)
+    assert arena.unback(9) == ()
+    arena.step_done(7)
+    assert arena.unback(1) == (4,)
+    arena.check_integrity()
+
+
+def test_bare_ids_are_those_in_use_without_backing() -> None:
+    arena = IdArena("page", 4)
+    arena.take(3)
+    assert arena.bare() == (0, 1, 2)
+    arena.back([0, 1])
+    arena.release([1, 2], at_step=5)
+    assert arena.bare() == (2,), "3 is free; 2 waits for its step and may be written until then"
+    arena.step_done(5)
+    assert arena.bare() == ()
+    arena.check_integrity()
+
+
+def _two_states(arena: IdArena) -> None:
+    arena._taken[5] = 1
+
+
+def _no_state(arena: IdArena) -> None:
+    arena._taken[0] = 0
+
+
+def _pending_twice(arena: IdArena) -> None:
+    arena._pending[6] = [2]
+
+
+def _unsorted(arena: IdArena) -> None:
+    arena._free.reverse()
+
+
+def _backed_count(arena: IdArena) -> None:
+    arena._backed[7] = 1
+
+
+def _late(arena: IdArena) -> None:
+    arena._done_step = 5
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_two_states, "no state or in two"),
+        (_no_state, "no state or in two"),
+        (_pending_twice, "no state or in two"),
+        (_unsorted, "not sorted"),
+        (_backed_count, "backed"),
+        (_late, "waits for a step that is done"),
+    ],
+)
+def test_the_integrity_check_sees(damage: Callable[[IdArena], None], words: str) -> None:
+    arena = IdArena("page", 8)
+    arena.back(arena.take(3) or ())
+    arena.release([2], at_step=5)
+    arena.check_integrity()
+    damage(arena)
+    with pytest.raises(InternalError, match=words):
+        arena.check_integrity()
+
+
 class ArenaMachine(RuleBasedStateMachine):
     """Against a set for each state."""
 
@@ -70,6 +144,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.free = set(range(24))
         self.taken: set[int] = set()
         self.pending: dict[int, int] = {}
+        self.backed: set[int] = set()
         self.done = -1
 
     @rule(count=st.integers(1, 9), run=st.booleans())
@@ -100,6 +175,17 @@ class ArenaMachine(RuleBasedStateMachine):
         else:
             self.free |= ids
 
+    @rule(ids=st.sets(st.integers(0, 23)))
+    def back(self, ids: set[int]) -> None:
+        assert self.arena.back(sorted(ids)) == len(ids - self.backed)
+        self.backed |= ids
+
+    @rule(count=st.integers(0, 30))
+    def unback(self, count: int) -> None:
+        given = self.arena.unback(count)
+        assert given == tuple(sorted(self.free & self.backed, reverse=True)[:count])
+        self.backed -= set(given)
+
     @rule(steps=st.integers(1, 2))
     def step(self, steps: int) -> None:
         self.done += steps
@@ -117,6 +203,8 @@ class ArenaMachine(RuleBasedStateMachine):
             len(self.taken),
             len(self.pending),
         )
+        assert self.arena.backed == len(self.backed)
+        assert set(self.arena.bare()) == (self.taken | self.pending.keys()) - self.backed
 
 
 TestArena = ArenaMachine.TestCase

@@ -1,46 +1,85 @@
-"""How the budget is split, and which budgets are refused."""
+"""How the budget bounds the two arenas, and which budgets are refused."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lorry.config import MemoryConfig
 from lorry.errors import InvalidRequest
 from lorry.memory import split_budget
 
 CONFIG = MemoryConfig(
-    budget_bytes=100_000, adapter_fraction=0.4, page_tokens=16, chunk_rank=8, max_slots=32, max_rank=64
+    budget_bytes=100_000,
+    adapter_fraction=0.4,
+    kv_fraction=0.2,
+    page_tokens=16,
+    chunk_rank=8,
+    max_slots=32,
+    max_rank=64,
 )
 
 
-def test_adapters_get_their_fraction_and_pages_the_rest() -> None:
+def test_adapters_stop_at_their_ceiling_and_pages_may_use_all_but_one_largest_adapter() -> None:
     split = split_budget(CONFIG, page_bytes=1000, chunk_bytes=3000, context_tokens=160)
-    assert (split.chunks, split.pages) == (13, 61)
-    assert split.bytes <= CONFIG.budget_bytes
-    assert split.chunks * 3000 <= 0.4 * CONFIG.budget_bytes
+    assert split.chunks == 13, "40000 bytes"
+    assert split.pages == 76, "100000 bytes without 8 chunks"
+    assert (split.budget_bytes, split.page_bytes, split.chunk_bytes) == (100_000, 1000, 3000)
     assert split.chunks_per_largest == 8
 
 
-def test_chunks_that_no_slot_could_use_go_to_pages() -> None:
+def test_the_floor_of_kv_bounds_adapters_where_it_is_the_tighter() -> None:
+    split = split_budget(replace(CONFIG, kv_fraction=0.75), page_bytes=1000, chunk_bytes=3000, context_tokens=160)
+    assert split.chunks == 8, "25000 bytes"
+
+
+def test_the_floor_is_one_longest_sequence_at_least() -> None:
+    config = replace(CONFIG, kv_fraction=0.0, adapter_fraction=0.99)
+    split = split_budget(config, page_bytes=1000, chunk_bytes=1000, context_tokens=16 * 70)
+    assert split.chunks == 30, "70 pages are left to a sequence"
+
+
+def test_chunks_that_no_slot_could_use_are_not_there() -> None:
     split = split_budget(replace(CONFIG, max_slots=1), page_bytes=1000, chunk_bytes=1000, context_tokens=160)
     assert (split.chunks, split.pages) == (8, 92)
+
+
+def test_exactly_the_largest_adapter_and_one_longest_sequence_is_served_and_a_byte_less_refused() -> None:
+    config = replace(CONFIG, adapter_fraction=0.5, kv_fraction=0.5)
+    split = split_budget(config, page_bytes=5000, chunk_bytes=6250, context_tokens=160)
+    assert (split.chunks, split.pages) == (8, 10)
+    with pytest.raises(InvalidRequest) as refused:
+        split_budget(replace(config, budget_bytes=99_999), page_bytes=5000, chunk_bytes=6250, context_tokens=160)
+    assert [v.field for v in refused.value.violations] == ["memory.budget_bytes"]
+    for number in ("99999 bytes", "context_tokens = 160", "10 KV pages of 5000", "max_rank = 64", "8 chunks of 6250"):
+        assert number in str(refused.value)
+    assert "together 100000" in str(refused.value)
+
+
+@pytest.mark.parametrize("change", [{"page_bytes": 5001}, {"chunk_bytes": 6251}, {"context_tokens": 161}])
+def test_a_little_more_than_the_budget_holds_is_refused(change: dict[str, int]) -> None:
+    sizes = {"page_bytes": 5000, "chunk_bytes": 6250, "context_tokens": 160} | change
+    with pytest.raises(InvalidRequest):
+        split_budget(replace(CONFIG, adapter_fraction=0.9, kv_fraction=0.0), **sizes)
 
 
 def test_a_fraction_under_the_largest_adapter_is_refused_with_the_numbers() -> None:
     with pytest.raises(InvalidRequest) as refused:
         split_budget(CONFIG, page_bytes=1000, chunk_bytes=5001, context_tokens=160)
     assert [v.field for v in refused.value.violations] == ["memory.adapter_fraction"]
-    for number in ("40000", "max_rank = 64", "8 chunks", "40008"):
+    for number in ("0.4", "100000", "40000 bytes", "max_rank = 64", "8 chunks of 5001", "40008"):
         assert number in str(refused.value)
 
 
-def test_exactly_the_largest_adapter_and_one_longest_sequence_is_served() -> None:
-    split = split_budget(CONFIG, page_bytes=6000, chunk_bytes=5000, context_tokens=160)
-    assert (split.chunks, split.pages) == (8, 10)
-    with pytest.raises(InvalidRequest, match="context_tokens = 161 needs 11 pages = 66000"):
-        split_budget(CONFIG, page_bytes=6000, chunk_bytes=5000, context_tokens=161)
+def test_a_floor_that_leaves_too_little_to_the_largest_adapter_is_refused_with_the_numbers() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        split_budget(replace(CONFIG, kv_fraction=0.7), page_bytes=1000, chunk_bytes=4000, context_tokens=160)
+    assert [v.field for v in refused.value.violations] == ["memory.adapter_fraction"]
+    for words in ("40000 bytes", "30000 are left", "8 chunks", "lower kv_fraction"):
+        assert words in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +93,54 @@ def test_exactly_the_largest_adapter_and_one_longest_sequence_is_served() -> Non
         ({"adapter_fraction": 0.0}, "memory.adapter_fraction"),
         ({"adapter_fraction": 1.0}, "memory.adapter_fraction"),
         ({"adapter_fraction": float("nan")}, "memory.adapter_fraction"),
+        ({"kv_fraction": -0.1}, "memory.kv_fraction"),
+        ({"kv_fraction": 1.0}, "memory.kv_fraction"),
+        ({"kv_fraction": float("nan")}, "memory.kv_fraction"),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(change: dict[str, float], field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         split_budget(replace(CONFIG, **change), 1000, 1000, 160)  # type: ignore[arg-type]
     assert [v.field for v in refused.value.violations] == [field]
+
+
+@pytest.mark.parametrize("name", ["page_bytes", "chunk_bytes", "context_tokens"])
+def test_sizes_out_of_range_are_refused_by_name(name: str) -> None:
+    sizes = {"page_bytes": 1000, "chunk_bytes": 1000, "context_tokens": 160} | {name: 0}
+    with pytest.raises(InvalidRequest) as refused:
+        split_budget(CONFIG, **sizes)
+    assert [v.field for v in refused.value.violations] == [name]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    budget=st.integers(1, 5000),
+    ceiling=st.floats(0.01, 0.99),
+    floor=st.floats(0.0, 0.99),
+    page=st.integers(1, 90),
+    chunk=st.integers(1, 90),
+    context=st.integers(1, 60),
+    rank=st.integers(1, 32),
+    slots=st.integers(1, 6),
+)
+def test_whatever_is_served_keeps_floor_and_ceiling_and_whatever_is_refused_could_not(
+    budget: int, ceiling: float, floor: float, page: int, chunk: int, context: int, rank: int, slots: int
+) -> None:
+    config = MemoryConfig(budget, ceiling, floor, 4, 8, slots, rank)
+    longest, largest = -(-context // 4) * page, -(-rank // 8) * chunk
+    fits = longest + largest <= budget
+    allowed = largest <= int(budget * ceiling) and largest <= budget - max(int(budget * floor), longest)
+    try:
+        split = split_budget(config, page, chunk, context)
+    except InvalidRequest as error:
+        assert not (fits and allowed)
+        assert [v.field for v in error.violations] == ["memory.adapter_fraction" if fits else "memory.budget_bytes"]
+        return
+    assert fits
+    assert allowed
+    adapters = split.chunks * chunk
+    assert largest <= adapters <= budget * ceiling
+    assert budget - adapters >= budget * floor - 1
+    assert budget - adapters >= longest
+    assert split.chunks <= slots * split.chunks_per_largest
+    assert longest <= split.pages * page <= budget - largest

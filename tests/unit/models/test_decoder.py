@@ -12,7 +12,7 @@ from lorry.engine.runner import CpuRunner
 from lorry.errors import UnsupportedBase
 from lorry.ids import BASE_SLOT, Generation, PageId, SequenceId
 from lorry.layers.kv import KVView
-from lorry.models.decoder import Batch, Decoder
+from lorry.models.decoder import Decoder
 from lorry.models.weights import load_tensors, read_spec
 from lorry.request import SamplingParams
 from lorry.scheduler.plan import NewSequence, SequenceStep, StepPlan
@@ -24,8 +24,8 @@ PAGE = 8
 class Recorded(Decoder):
     """Keeps the logits of every step."""
 
-    def forward(self, batch: Batch, kv: KVView, sites: Any) -> torch.Tensor:
-        logits = super().forward(batch, kv, sites)
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = super().head(hidden)
         self.logits.append(logits)
         return logits
 
@@ -111,7 +111,8 @@ def test_a_page_is_cleared_when_it_changes_owner(tmp_path: Path) -> None:
     """NaN left in a page by one sequence does not reach the next one that gets it."""
     model = write_tiny_base(tmp_path)
     runner, decoder = make(tmp_path)
-    runner._kv.arena[:, :, 3] = float("nan")
+    runner._kv.clear([PageId(3)])
+    runner._kv.arena[3] = float("nan")
     ids = (5, 6, 7)
     new = (NewSequence(SequenceId(1), ids, 3, SamplingParams(temperature=0)),)
     steps = [
@@ -128,11 +129,10 @@ def test_a_page_is_cleared_when_it_changes_owner(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("model_type", "mistral"),
+        ("model_type", "gemma2"),
         ("hidden_act", "gelu"),
-        ("attention_bias", True),
-        ("mlp_bias", True),
-        ("rope_scaling", {"rope_type": "llama3", "factor": 8.0}),
+        ("attention_bias", "yes"),
+        ("rope_scaling", {"rope_type": "dynamic", "factor": 8.0}),
         ("quantization_config", {"quant_method": "gptq"}),
         ("sliding_window", 4096),
         ("num_hidden_layers", 0),

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from lorry.config import MemoryConfig, SchedulerConfig
 from lorry.errors import LorryError
-from lorry.ids import RequestId, SequenceId, SlotId, TenantId
-from lorry.kvcache import BlockTables
+from lorry.ids import AdapterDigest, BaseDigest, RequestId, SequenceId, SlotId, TenantId
+from lorry.kvcache import BlockTables, PrefixKey, RopeKey
 from lorry.memory import MemoryLedger
 from lorry.request import SamplingParams, StoppingParams
 from lorry.residency import Residency
 from lorry.scheduler import AgeingBound, ScheduledRequest, Scheduler, SequenceUpdate, StepPlan
 from tests.unit.residency.memory_host import MemoryHost, Version
-from tests.unit.scheduler.device import Device
+from tests.unit.scheduler.device import Device, TokenOf
 
 PAGE_BYTES = CHUNK_BYTES = 1000
 EOS = 2
 
 
+def prefix_key(adapter: AdapterDigest | None, salt: bytes, scope: str, owner: str) -> PrefixKey:
+    base, rope = BaseDigest("b" * 64), RopeKey("default", 10000.0)
+    return PrefixKey(base, "none", "c" * 64, "float32", (), rope, 4, "rig", adapter, salt, scope, owner)
+
+
 class Rig:
-    """``pages`` of 4 tokens, ``chunks`` of rank 8, ``slots``; one sequence holds at most ``context`` tokens."""
+    """``pages`` of 4 tokens, ``chunks`` of rank 8, ``slots``; one sequence holds at most ``context`` tokens.
+
+    """
 
     def __init__(
         self,
@@ -36,10 +43,15 @@ class Rig:
         max_rank: int = 8,
         instant: bool = True,
         ageing: AgeingBound | None = None,
-        token: Callable[[SequenceId, int], int] | None = None,
+        token: TokenOf | None = None,
+        overcommit: bool = False,
+        prefix_cache: bool = True,
+        queue_per_tenant: int = 1000,
+        long_share: float = 1.0,
     ) -> None:
         chunks = min(chunks, slots * -(-max_rank // 8))  # the ledger gives no more than the slots can use
         total = pages + chunks
+        largest = -(-max_rank // 8)
         memory = MemoryConfig(
             budget_bytes=total * PAGE_BYTES,
             adapter_fraction=(chunks + 0.5) / total,
@@ -47,15 +59,33 @@ class Rig:
             chunk_rank=8,
             max_slots=slots,
             max_rank=max_rank,
+            kv_fraction=0.0 if pages <= largest else (pages - 0.5) / total,
         )
-        config = SchedulerConfig(sequences, budget, chunk_tokens, queue, context)
+        config = SchedulerConfig(
+            sequences,
+            budget,
+            chunk_tokens,
+            queue,
+            queue_per_tenant,
+            context,
+            overcommit,
+            prefix_cache,
+            long_share,
+        )
         self.now = 100.0
         self.ledger = MemoryLedger(memory, PAGE_BYTES, CHUNK_BYTES, context)
         self.tables = BlockTables(self.ledger)
         self.host = MemoryHost(instant=instant)
         self.residency: Residency[Version] = Residency(self.ledger, self.host)
         self.scheduler: Scheduler[Version] = Scheduler(
-            config, self.ledger, self.tables, self.residency, lambda: self.now, eos_token_ids=(EOS,), ageing=ageing
+            config,
+            self.ledger,
+            self.tables,
+            self.residency,
+            lambda: self.now,
+            eos_token_ids=(EOS,),
+            ageing=ageing,
+            prefix_key=prefix_key,
         )
         split = self.ledger.split
         self.device = Device(4, split.pages, split.chunks)
@@ -78,17 +108,20 @@ class Rig:
         deadline: float | None = None,
         queue_deadline: float | None = None,
         reject_cold: bool = False,
+        ids: tuple[int, ...] | None = None,
+        **more: Any,
     ) -> RequestId:
         request = ScheduledRequest(
             RequestId(name),
             TenantId(tenant),
-            tuple(range(10, 10 + prompt)),
+            tuple(range(10, 10 + prompt)) if ids is None else ids,
             ref,
             SamplingParams(temperature=0.0),
             stopping or StoppingParams(max_tokens=out),
             deadline,
             queue_deadline,
             reject_cold,
+            **more,
         )
         self.scheduler.add(request)
         return request.request_id
@@ -101,9 +134,9 @@ class Rig:
         faults: dict[SequenceId, str] | None = None,
     ) -> StepPlan | None:
         """Plan, run, complete, check. ``started`` keeps the order in which requests joined."""
-        before = set(self.scheduler._sequence_of)
+        before = {r.request_id for r in self.scheduler._batch}
         plan = self.scheduler.plan()
-        self.started.extend(r for r in self.scheduler._sequence_of if r not in before)
+        self.started.extend(r.request_id for r in self.scheduler._batch if r.request_id not in before)
         self.now += seconds
         if plan is not None:
             self.updates.extend(
@@ -130,10 +163,11 @@ class Rig:
         return ended[0] if ended else None
 
     def all_free(self) -> bool:
-        """Nothing is taken, promised, pinned or held."""
+        """Nothing is taken (but by the prefix index), promised, pinned or held."""
         use = self.ledger.use()
         return (
-            use.pages_free == use.pages
+            use.pages_used == len(self.scheduler._index.pages()) == self.scheduler._index.evictable
+            and use.pages_pending == 0
             and use.pages_promised == 0
             and not self.host.retained
             and all(s["pins"] == 0 and s["holds"] == 0 for s in self.residency.slots())

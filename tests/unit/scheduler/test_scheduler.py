@@ -17,7 +17,7 @@ from tests.unit.scheduler.rig import EOS, Rig
 
 def script(*tokens: int) -> Rig:
     """Every sequence puts out ``tokens``, then 9s."""
-    return Rig(token=lambda _s, index: tokens[index] if index < len(tokens) else 9)
+    return Rig(token=lambda _new, _adapter, index: tokens[index] if index < len(tokens) else 9)
 
 
 def printed(rig: Rig, name: str) -> list[int]:
@@ -187,10 +187,10 @@ def test_what_can_never_run_is_refused_by_name(prompt: int, out: int, words: str
 
 def test_more_pages_than_the_arena_is_refused_by_name() -> None:
     rig = Rig(context=64, pages=16)
-    wide = SchedulerConfig(4, 64, 64, 10, 1000)
+    wide = SchedulerConfig(4, 64, 64, 10, 10, 1000)
     rig.scheduler = Scheduler(wide, rig.ledger, rig.tables, rig.residency, lambda: rig.now)
-    with pytest.raises(InvalidRequest, match="this engine has 16"):
-        rig.add("r", prompt=60, out=5)
+    with pytest.raises(InvalidRequest, match="this engine has 19"):
+        rig.add("r", prompt=100, out=5)
 
 
 def test_a_live_request_id_is_refused_and_free_again_afterwards() -> None:

@@ -174,7 +174,7 @@ class GenerateRequest(_message.Message):
     """-100 (background) to 100 (first); 0 is normal. Not served yet."""
     cold_load: Global___ColdLoad.ValueType
     cache_scope: _builtins.str
-    """Requests of one tenant share cached prefixes only within equal scopes. Not served yet."""
+    """Requests of one tenant share cached prefixes only within equal scopes; at most 128 characters."""
     sticky_key: _builtins.str
     """Keeps one user on one target of a weighted alias. Not served yet."""
     @_builtins.property
@@ -199,7 +199,7 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def ttft_timeout(self) -> _duration_pb2.Duration:
-        """Longest time to the first token. Not served yet."""
+        """Longest time to the first token; then UNAVAILABLE `TTFT_TIMEOUT`."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -388,18 +388,18 @@ class SamplingParams(_message.Message):
     typical_p: _builtins.float
     """Not served yet."""
     repetition_penalty: _builtins.float
-    """Not served yet."""
+    """Divides the positive and multiplies the negative logits of ids that occur in prompt or output, (0, 10]; default 1."""
     frequency_penalty: _builtins.float
-    """Not served yet."""
+    """Taken from an id's logit for each time it occurs in the output, [-2, 2]; default 0."""
     presence_penalty: _builtins.float
-    """Not served yet."""
+    """Taken once from the logit of an id that occurs in the output, [-2, 2]; default 0."""
     seed: _builtins.int
     """Draws depend on (seed, choice, position) alone. Minted where absent, and the answer says which."""
     n: _builtins.int
-    """Number of choices; default 1, more is not served yet."""
+    """Number of choices, 1 to 16; default 1. They share the prompt, and choice i draws by (seed, i, position)."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
-        """Added to the logits of a token id. Not served yet."""
+        """Added to the logits of a token id, [-100, 100]; at most 1024 ids."""
 
     def __init__(
         self,
@@ -535,9 +535,9 @@ class OutputParams(_message.Message):
     token_ids: _builtins.bool
     """Send token ids beside the text."""
     top_logprobs: _builtins.int
-    """Not served yet."""
+    """0 to 20: send each output token's logprob, and those of so many likeliest ids. Unset: none."""
     prompt_logprobs: _builtins.int
-    """Not served yet."""
+    """0 to 20: the same for every prompt token but the first. Such a request computes its whole prompt."""
     timings: _builtins.bool
     """Fill Timings; default true."""
     flush: _builtins.bool
@@ -595,6 +595,7 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     EFFECTIVE_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     @_builtins.property
     def model(self) -> Global___ResolvedModel: ...
@@ -606,6 +607,8 @@ class GenerateResponse(_message.Message):
     def timings(self) -> Global___Timings: ...
     @_builtins.property
     def effective(self) -> Global___EffectiveParams: ...
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]: ...
     def __init__(
         self,
         *,
@@ -615,10 +618,11 @@ class GenerateResponse(_message.Message):
         usage: Global___Usage | None = ...,
         timings: Global___Timings | None = ...,
         effective: Global___EffectiveParams | None = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["effective", b"effective", "model", b"model", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "effective", b"effective", "model", b"model", "request_id", b"request_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "effective", b"effective", "model", b"model", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -634,6 +638,8 @@ class Choice(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     MATCHED_STOP_FIELD_NUMBER: _builtins.int
     MATCHED_STOP_ID_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     text: _builtins.str
     finish_reason: Global___FinishReason.ValueType
@@ -641,8 +647,13 @@ class Choice(_message.Message):
     """The stop string that was found, or empty."""
     matched_stop_id: _builtins.int
     """The stop id that was found (an end-of-sequence id included)."""
+    output_tokens: _builtins.int
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """Of `token_ids`, where OutputParams.top_logprobs is set."""
+
     def __init__(
         self,
         *,
@@ -652,16 +663,70 @@ class Choice(_message.Message):
         finish_reason: Global___FinishReason.ValueType = ...,
         matched_stop: _builtins.str = ...,
         matched_stop_id: _builtins.int | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        output_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "matched_stop_id", b"matched_stop_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "finish_reason", b"finish_reason", "index", b"index", "matched_stop", b"matched_stop", "matched_stop_id", b"matched_stop_id", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "matched_stop_id", b"matched_stop_id", "output_tokens", b"output_tokens", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__matched_stop_id: _TypeAlias = _typing.Literal["matched_stop_id"]  # noqa: Y015
     _WhichOneofArgType__matched_stop_id: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__matched_stop_id) -> _WhichOneofReturnType__matched_stop_id | None: ...
 
 Global___Choice: _TypeAlias = Choice  # noqa: Y015
+
+@_typing.final
+class TokenLogprobs(_message.Message):
+    """Natural logarithms of the model's own distribution, before bias, penalties, temperature and filters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    logprob: _builtins.float
+    @_builtins.property
+    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopLogprob]:
+        """Likeliest first, ties by id."""
+
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+        top: _abc.Iterable[Global___TopLogprob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "token_id", b"token_id", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
+
+@_typing.final
+class TopLogprob(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    logprob: _builtins.float
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopLogprob: _TypeAlias = TopLogprob  # noqa: Y015
 
 @_typing.final
 class GenerateStreamResponse(_message.Message):
@@ -711,12 +776,17 @@ class StreamStart(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     EFFECTIVE_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     prompt_tokens: _builtins.int
     @_builtins.property
     def model(self) -> Global___ResolvedModel: ...
     @_builtins.property
     def effective(self) -> Global___EffectiveParams: ...
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """Of every prompt token but the first, where OutputParams.prompt_logprobs is set."""
+
     def __init__(
         self,
         *,
@@ -724,10 +794,11 @@ class StreamStart(_message.Message):
         model: Global___ResolvedModel | None = ...,
         effective: Global___EffectiveParams | None = ...,
         prompt_tokens: _builtins.int = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["effective", b"effective", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["effective", b"effective", "model", b"model", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effective", b"effective", "model", b"model", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -740,6 +811,7 @@ class Delta(_message.Message):
     CHOICE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     choice: _builtins.int
     text: _builtins.str
     """What became certain: it may lag behind the ids, and ends before a stop string unless include_stop."""
@@ -749,16 +821,23 @@ class Delta(_message.Message):
         Usage.output_tokens counts it; the ids that spelled a stop string are.
         """
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """Of the tokens that became known since the last delta of this choice, where OutputParams.top_logprobs is set; a stop
+        id is not among them.
+        """
+
     def __init__(
         self,
         *,
         choice: _builtins.int = ...,
         text: _builtins.str = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -806,10 +885,12 @@ class ChoiceEnd(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     MATCHED_STOP_FIELD_NUMBER: _builtins.int
     MATCHED_STOP_ID_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
     matched_stop_id: _builtins.int
+    output_tokens: _builtins.int
     def __init__(
         self,
         *,
@@ -817,10 +898,11 @@ class ChoiceEnd(_message.Message):
         finish_reason: Global___FinishReason.ValueType = ...,
         matched_stop: _builtins.str = ...,
         matched_stop_id: _builtins.int | None = ...,
+        output_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "matched_stop_id", b"matched_stop_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "finish_reason", b"finish_reason", "index", b"index", "matched_stop", b"matched_stop", "matched_stop_id", b"matched_stop_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "finish_reason", b"finish_reason", "index", b"index", "matched_stop", b"matched_stop", "matched_stop_id", b"matched_stop_id", "output_tokens", b"output_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__matched_stop_id: _TypeAlias = _typing.Literal["matched_stop_id"]  # noqa: Y015
     _WhichOneofArgType__matched_stop_id: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id"]  # noqa: Y015

@@ -92,23 +92,25 @@ Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
 class Credit(_message.Message):
-    """How many more deltas a request's reader will take. Reserved for flow control; not enforced yet."""
+    """The reader of a call has taken so many outputs since the last credit. A call begins with GetInfoResponse.call_credit;
+    each StepOutput of it spends one, and while none is left its output is merged in the engine into one that waits.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CALL_FIELD_NUMBER: _builtins.int
-    DELTAS_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
     call: _builtins.int
-    deltas: _builtins.int
+    outputs: _builtins.int
     def __init__(
         self,
         *,
         call: _builtins.int = ...,
-        deltas: _builtins.int = ...,
+        outputs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "deltas", b"deltas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "outputs", b"outputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -129,10 +131,16 @@ class EngineRequest(_message.Message):
     QUEUE_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     REJECT_COLD_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
+    TTFT_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    CACHE_SCOPE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For people: logs and state. It may come again, a call does not."""
     tenant_id: _builtins.str
-    """Opaque to the engine: fairness and, later, the cache's salt."""
+    """Opaque to the engine: fairness."""
     base_sha256: _builtins.str
     """The engine refuses a request for a base that it does not serve."""
     deadline_seconds: _builtins.float
@@ -141,6 +149,13 @@ class EngineRequest(_message.Message):
     reject_cold: _builtins.bool
     call: _builtins.int
     """Counts up from 1 within a stream: what outputs, aborts and credits name."""
+    ttft_timeout_seconds: _builtins.float
+    priority: _builtins.int
+    n: _builtins.int
+    """Choices; 0 reads as 1."""
+    cache_salt: _builtins.bytes
+    """Derived from the tenant by the gateway. Empty: nothing cached is used or kept."""
+    cache_scope: _builtins.str
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -151,6 +166,8 @@ class EngineRequest(_message.Message):
     def sampling(self) -> Global___Sampling: ...
     @_builtins.property
     def stopping(self) -> Global___Stopping: ...
+    @_builtins.property
+    def output(self) -> Global___Output: ...
     def __init__(
         self,
         *,
@@ -165,14 +182,49 @@ class EngineRequest(_message.Message):
         queue_timeout_seconds: _builtins.float = ...,
         reject_cold: _builtins.bool = ...,
         call: _builtins.int = ...,
+        ttft_timeout_seconds: _builtins.float = ...,
+        priority: _builtins.int = ...,
+        n: _builtins.int = ...,
+        output: Global___Output | None = ...,
+        cache_salt: _builtins.bytes = ...,
+        cache_scope: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "output", b"output", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "base_sha256", b"base_sha256", "call", b"call", "deadline_seconds", b"deadline_seconds", "prompt_token_ids", b"prompt_token_ids", "queue_timeout_seconds", b"queue_timeout_seconds", "reject_cold", b"reject_cold", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "base_sha256", b"base_sha256", "cache_salt", b"cache_salt", "cache_scope", b"cache_scope", "call", b"call", "deadline_seconds", b"deadline_seconds", "n", b"n", "output", b"output", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "queue_timeout_seconds", b"queue_timeout_seconds", "reject_cold", b"reject_cold", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "tenant_id", b"tenant_id", "ttft_timeout_seconds", b"ttft_timeout_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EngineRequest: _TypeAlias = EngineRequest  # noqa: Y015
+
+@_typing.final
+class Output(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    top_logprobs: _builtins.int
+    prompt_logprobs: _builtins.int
+    def __init__(
+        self,
+        *,
+        top_logprobs: _builtins.int | None = ...,
+        prompt_logprobs: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs", "_top_logprobs", b"_top_logprobs", "prompt_logprobs", b"prompt_logprobs", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs", "_top_logprobs", b"_top_logprobs", "prompt_logprobs", b"prompt_logprobs", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__top_logprobs: _TypeAlias = _typing.Literal["top_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__top_logprobs: _TypeAlias = _typing.Literal["_top_logprobs", b"_top_logprobs"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs) -> _WhichOneofReturnType__prompt_logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_logprobs) -> _WhichOneofReturnType__top_logprobs | None: ...
+
+Global___Output: _TypeAlias = Output  # noqa: Y015
 
 @_typing.final
 class AdapterVersionRef(_message.Message):
@@ -237,12 +289,22 @@ class Sampling(_message.Message):
     TOP_K_FIELD_NUMBER: _builtins.int
     MIN_P_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """0 is greedy."""
     top_p: _builtins.float
     top_k: _builtins.int
     min_p: _builtins.float
     seed: _builtins.int
+    repetition_penalty: _builtins.float
+    """0 reads as 1."""
+    frequency_penalty: _builtins.float
+    presence_penalty: _builtins.float
+    @_builtins.property
+    def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]: ...
     def __init__(
         self,
         *,
@@ -251,14 +313,40 @@ class Sampling(_message.Message):
         top_k: _builtins.int = ...,
         min_p: _builtins.float = ...,
         seed: _builtins.int = ...,
+        repetition_penalty: _builtins.float = ...,
+        frequency_penalty: _builtins.float = ...,
+        presence_penalty: _builtins.float = ...,
+        logit_bias: _abc.Iterable[Global___LogitBias] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
+
+@_typing.final
+class LogitBias(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    BIAS_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    bias: _builtins.float
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        bias: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bias", b"bias", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogitBias: _TypeAlias = LogitBias  # noqa: Y015
 
 @_typing.final
 class Stopping(_message.Message):
@@ -328,6 +416,8 @@ class StepOutput(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
     call: _builtins.int
     text: _builtins.str
     @_builtins.property
@@ -335,13 +425,23 @@ class StepOutput(_message.Message):
         """Set on the first output of a request that ran."""
 
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of choice 0."""
+
     @_builtins.property
     def finished(self) -> Global___Finished:
         """At most one of finished and error, and only on the last output."""
 
     @_builtins.property
     def error(self) -> Global___EngineError: ...
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """Of the tokens of choice 0, where asked for."""
+
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChoiceOutput]:
+        """Of further choices, each at most once."""
+
     def __init__(
         self,
         *,
@@ -351,14 +451,78 @@ class StepOutput(_message.Message):
         text: _builtins.str = ...,
         finished: Global___Finished | None = ...,
         error: Global___EngineError | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        choices: _abc.Iterable[Global___ChoiceOutput] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finished", b"finished", "started", b"started"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "error", b"error", "finished", b"finished", "started", b"started", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "choices", b"choices", "error", b"error", "finished", b"finished", "logprobs", b"logprobs", "started", b"started", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepOutput: _TypeAlias = StepOutput  # noqa: Y015
+
+@_typing.final
+class ChoiceOutput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHOICE_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    choice: _builtins.int
+    text: _builtins.str
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]: ...
+    def __init__(
+        self,
+        *,
+        choice: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        text: _builtins.str = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChoiceOutput: _TypeAlias = ChoiceOutput  # noqa: Y015
+
+@_typing.final
+class TokenLogprobs(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TOP_IDS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    logprob: _builtins.float
+    @_builtins.property
+    def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Likeliest first, in pairs by index."""
+
+    @_builtins.property
+    def top_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+        top_ids: _abc.Iterable[_builtins.int] | None = ...,
+        top_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "token_id", b"token_id", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
 class Provenance(_message.Message):
@@ -405,12 +569,15 @@ class Started(_message.Message):
     TIER_FIELD_NUMBER: _builtins.int
     QUEUE_SECONDS_FIELD_NUMBER: _builtins.int
     ADAPTER_LOAD_SECONDS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
     """As lorry.api.v1.AdapterTier: `base`, `device`, `host`, `disk`, `object_store`."""
     queue_seconds: _builtins.float
     adapter_load_seconds: _builtins.float
     @_builtins.property
     def provenance(self) -> Global___Provenance: ...
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]: ...
     def __init__(
         self,
         *,
@@ -418,10 +585,11 @@ class Started(_message.Message):
         tier: _builtins.str = ...,
         queue_seconds: _builtins.float = ...,
         adapter_load_seconds: _builtins.float = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["provenance", b"provenance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_load_seconds", b"adapter_load_seconds", "provenance", b"provenance", "queue_seconds", b"queue_seconds", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_load_seconds", b"adapter_load_seconds", "prompt_logprobs", b"prompt_logprobs", "provenance", b"provenance", "queue_seconds", b"queue_seconds", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -432,9 +600,6 @@ class Finished(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROVENANCE_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    MATCHED_STOP_FIELD_NUMBER: _builtins.int
-    MATCHED_STOP_ID_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
@@ -443,10 +608,7 @@ class Finished(_message.Message):
     DECODE_SECONDS_FIELD_NUMBER: _builtins.int
     MAX_DISTINCT_ADAPTERS_FIELD_NUMBER: _builtins.int
     MIN_DISTINCT_ADAPTERS_FIELD_NUMBER: _builtins.int
-    reason: _builtins.str
-    """`stop` or `length`."""
-    matched_stop: _builtins.str
-    matched_stop_id: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     output_tokens: _builtins.int
     cached_prompt_tokens: _builtins.int
@@ -457,13 +619,14 @@ class Finished(_message.Message):
     min_distinct_adapters: _builtins.int
     @_builtins.property
     def provenance(self) -> Global___Provenance: ...
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChoiceEnd]:
+        """By index."""
+
     def __init__(
         self,
         *,
         provenance: Global___Provenance | None = ...,
-        reason: _builtins.str = ...,
-        matched_stop: _builtins.str = ...,
-        matched_stop_id: _builtins.int | None = ...,
         prompt_tokens: _builtins.int = ...,
         output_tokens: _builtins.int = ...,
         cached_prompt_tokens: _builtins.int = ...,
@@ -472,16 +635,46 @@ class Finished(_message.Message):
         decode_seconds: _builtins.float = ...,
         max_distinct_adapters: _builtins.int = ...,
         min_distinct_adapters: _builtins.int = ...,
+        choices: _abc.Iterable[Global___ChoiceEnd] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "matched_stop_id", b"matched_stop_id", "provenance", b"provenance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["provenance", b"provenance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "cached_prompt_tokens", b"cached_prompt_tokens", "decode_seconds", b"decode_seconds", "matched_stop", b"matched_stop", "matched_stop_id", b"matched_stop_id", "max_distinct_adapters", b"max_distinct_adapters", "min_distinct_adapters", b"min_distinct_adapters", "output_tokens", b"output_tokens", "prefill_seconds", b"prefill_seconds", "prompt_tokens", b"prompt_tokens", "provenance", b"provenance", "reason", b"reason", "ttft_seconds", b"ttft_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_prompt_tokens", b"cached_prompt_tokens", "choices", b"choices", "decode_seconds", b"decode_seconds", "max_distinct_adapters", b"max_distinct_adapters", "min_distinct_adapters", b"min_distinct_adapters", "output_tokens", b"output_tokens", "prefill_seconds", b"prefill_seconds", "prompt_tokens", b"prompt_tokens", "provenance", b"provenance", "ttft_seconds", b"ttft_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Finished: _TypeAlias = Finished  # noqa: Y015
+
+@_typing.final
+class ChoiceEnd(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    MATCHED_STOP_FIELD_NUMBER: _builtins.int
+    MATCHED_STOP_ID_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """`stop` or `length`."""
+    matched_stop: _builtins.str
+    matched_stop_id: _builtins.int
+    output_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        matched_stop: _builtins.str = ...,
+        matched_stop_id: _builtins.int | None = ...,
+        output_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "matched_stop_id", b"matched_stop_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id", "matched_stop", b"matched_stop", "matched_stop_id", b"matched_stop_id", "output_tokens", b"output_tokens", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__matched_stop_id: _TypeAlias = _typing.Literal["matched_stop_id"]  # noqa: Y015
     _WhichOneofArgType__matched_stop_id: _TypeAlias = _typing.Literal["_matched_stop_id", b"_matched_stop_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__matched_stop_id) -> _WhichOneofReturnType__matched_stop_id | None: ...
 
-Global___Finished: _TypeAlias = Finished  # noqa: Y015
+Global___ChoiceEnd: _TypeAlias = ChoiceEnd  # noqa: Y015
 
 @_typing.final
 class EngineError(_message.Message):
@@ -587,6 +780,7 @@ class GetInfoResponse(_message.Message):
     VOCABULARY_FIELD_NUMBER: _builtins.int
     MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
     BASE_DIR_FIELD_NUMBER: _builtins.int
+    CALL_CREDIT_FIELD_NUMBER: _builtins.int
     base_sha256: _builtins.str
     tokenizer_sha256: _builtins.str
     dtype: _builtins.str
@@ -597,6 +791,8 @@ class GetInfoResponse(_message.Message):
     max_sequences: _builtins.int
     base_dir: _builtins.str
     """Where the base lies on this machine, for a gateway beside it."""
+    call_credit: _builtins.int
+    """Outputs that a new call may send before its reader gives credit."""
     def __init__(
         self,
         *,
@@ -609,10 +805,11 @@ class GetInfoResponse(_message.Message):
         vocabulary: _builtins.int = ...,
         max_sequences: _builtins.int = ...,
         base_dir: _builtins.str = ...,
+        call_credit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_dir", b"base_dir", "base_sha256", b"base_sha256", "context_tokens", b"context_tokens", "dtype", b"dtype", "engine_build", b"engine_build", "max_sequences", b"max_sequences", "replica", b"replica", "tokenizer_sha256", b"tokenizer_sha256", "vocabulary", b"vocabulary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_dir", b"base_dir", "base_sha256", b"base_sha256", "call_credit", b"call_credit", "context_tokens", b"context_tokens", "dtype", b"dtype", "engine_build", b"engine_build", "max_sequences", b"max_sequences", "replica", b"replica", "tokenizer_sha256", b"tokenizer_sha256", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

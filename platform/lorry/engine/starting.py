@@ -1,0 +1,41 @@
+"""What an engine's process serves from its first moment: refusals until the engine behind it is warm."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest
+from lorry.errors import EngineUnavailable
+
+
+class StartingEngine(EngineClient):
+    """Every method raises EngineUnavailable until ``open``; then it is that engine."""
+
+    def __init__(self) -> None:
+        self._engine: EngineClient | None = None
+
+    def open(self, engine: EngineClient) -> None:
+        """``engine`` is warm."""
+        self._engine = engine
+
+    async def info(self) -> EngineInfo:
+        return await self._warm().info()
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
+        return self._warm().generate(request)
+
+    async def state(self) -> dict[str, Any]:
+        return await self._warm().state()
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+    def _warm(self) -> EngineClient:
+        if self._engine is None:
+            raise EngineUnavailable("the engine is loading its base; try again", retry_after_s=1.0)
+        return self._engine
+
+
+__all__ = ["StartingEngine"]

@@ -1,0 +1,56 @@
+"""The first steps, made before anybody waits for them. Torch-free: it speaks to a runner in plans."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from lorry.config import SchedulerConfig
+from lorry.errors import NonFiniteLogits
+from lorry.ids import BASE_SLOT, Generation, PageId, SequenceId
+from lorry.request import SamplingParams
+from lorry.scheduler.plan import NewSequence, SequenceStep, StepPlan, StepResult
+
+_FIRST_STEP = -4
+
+
+class Runner(Protocol):
+    def submit(self, plan: StepPlan) -> Any: ...
+
+    def collect(self, handle: Any) -> StepResult: ...
+
+
+def warm_up(runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: int) -> None:
+    """A prefill chunk of the largest size, a decode step of it alone, and one with as many rows as may run at once:
+    so no request pays for lazy initialisation, thread teams or first-touched memory. Call it on the thread that runs
+    the steps, since a thread team belongs to its caller. The pages used are given back.
+
+    Raises NonFiniteLogits for a base whose own logits are not finite.
+    """
+    chunk = min(limits.prefill_chunk_tokens, limits.token_budget, limits.context_tokens - 2, (pages - 1) * page_tokens)
+    chunk = max(1, chunk)
+    first = tuple(PageId(page) for page in range(min(pages, -(-(chunk + 2) // page_tokens))))
+    rows = max(1, min(limits.max_sequences, limits.token_budget, 1 + pages - len(first)))
+    long = SequenceId(-1)
+    others = [SequenceId(-2 - i) for i in range(rows - 1)]
+    greedy, drawn = SamplingParams(temperature=0.0), SamplingParams(temperature=1.0)
+    news = [NewSequence(long, (0,) * chunk, chunk, greedy), *(NewSequence(one, (0,), 1, drawn) for one in others)]
+    singles = [_row(one, 0, 1, (PageId(len(first) + i),)) for i, one in enumerate(others)]
+    steps = (
+        ((news[0],), (_row(long, 0, chunk, first),)),
+        ((), (_row(long, chunk, 1, first),)),
+        (tuple(news[1:]), (_row(long, chunk + 1, 1, first), *singles)),
+    )
+    for number, (new, sequences) in enumerate(steps):
+        plan = StepPlan(_FIRST_STEP + number, (), new, (), (), sequences)
+        for result in runner.collect(runner.submit(plan)).results:
+            if result.fault is not None:
+                raise NonFiniteLogits(f"the base's own logits are not finite ({result.fault}); check its weights")
+    used = (*first, *(page for row in singles for page in row.block_table))
+    runner.submit(StepPlan(-1, (long, *others), (), (), (), (), idle_pages=used))
+
+
+def _row(sequence: SequenceId, start: int, length: int, table: tuple[PageId, ...]) -> SequenceStep:
+    return SequenceStep(sequence, start, length, 1, BASE_SLOT, Generation(0), None, table)
+
+
+__all__ = ["Runner", "warm_up"]

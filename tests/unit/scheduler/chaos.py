@@ -1,0 +1,267 @@
+"""Everything that can happen to a scheduler, in any order, against a device that checks all and a model of what each
+request must get. Driven by hypothesis, and by a seeded generator for as many steps as one likes.
+
+Room for two adapters, 20 pages of 4 tokens and 4 running sequences, over-commit on: every resource runs out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from lorry.errors import AlreadyExists, LorryError, ObjectStoreUnavailable, Overloaded
+from lorry.ids import AdapterDigest, RequestId, SequenceId, SlotId
+from lorry.request import OutputParams, StoppingParams
+from lorry.scheduler import AgeingBound, NewSequence, SequenceUpdate, StepPlan
+from tests.unit.residency.memory_host import Version, version
+from tests.unit.scheduler.rig import EOS, Rig
+
+ADAPTERS = [version(f"a{i}", rank) for i, rank in enumerate((1, 8, 8, 9, 16))]
+STREAMS = [tuple((stream * 31 + i * 7) % 97 + 10 for i in range(40)) for stream in range(3)]
+"""Prompts begin alike, so that prefixes are found."""
+TENANTS = "xyz"
+
+
+def token_of(new: NewSequence, adapter: AdapterDigest | None, index: int) -> int:
+    """What the device samples: it depends on prompt, adapter, choice and index, and on nothing else."""
+    return hash((new.token_ids[: new.prompt_tokens], adapter, new.choice, index)) % 23
+
+
+@dataclass
+class Asked:
+    """A request, and what has come for it."""
+
+    prompt: tuple[int, ...]
+    adapter: AdapterDigest | None
+    choice: int
+    stopping: StoppingParams
+    output: OutputParams
+    realm: tuple[object, ...]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: int = 0
+    scored: list[int] = field(default_factory=list)
+
+    def expected(self) -> list[int]:
+        """Its printed tokens, were it alone in the world."""
+        new = NewSequence(SequenceId(0), self.prompt, len(self.prompt), None, self.choice)  # type: ignore[arg-type]
+        stops = {*self.stopping.stop_token_ids, *(() if self.stopping.ignore_eos else (EOS,))}
+        printed: list[int] = []
+        for index in range(self.stopping.max_tokens):
+            token = token_of(new, self.adapter, index)
+            if token in stops and index >= self.stopping.min_tokens:
+                break
+            printed.append(token)
+        return printed
+
+
+class Chaos:
+    """``step_limit`` is what teardown may take to end everything."""
+
+    def __init__(self, *, overcommit: bool = True, slots: int = 2, chunks: int = 4) -> None:
+        self._shape = {"overcommit": overcommit, "slots": slots, "chunks": chunks}
+        self.count = 0
+        self.steps = 0
+        self.ended: set[RequestId] = set()
+        self.asked: dict[RequestId, Asked] = {}
+        self.hits = 0
+        self.preemptions = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """The engine's process is another: what lived has ended, nothing is cached, ids start anew."""
+        self.rig = Rig(
+            pages=20,
+            sequences=4,
+            budget=12,
+            chunk_tokens=6,
+            context=48,
+            queue=24,
+            queue_per_tenant=12,
+            max_rank=16,
+            instant=False,
+            long_share=0.25,
+            ageing=AgeingBound(plans=6, seconds=0.2),
+            token=token_of,
+            **self._shape,  # type: ignore[arg-type]
+        )
+        self.flying: deque[StepPlan] = deque()
+        self.seen: dict[tuple[object, ...], dict[tuple[int, ...], set[RequestId]]] = {}
+        self._preemptions_before = 0
+        self.ended |= self.asked.keys()
+        self.asked.clear()
+
+    # -- what may happen ----------------------------------------------------------------------------
+
+    def add(
+        self,
+        *,
+        tenant: str = "x",
+        ref: Version | None = None,
+        stream: int = 0,
+        prompt: int = 8,
+        stopping: StoppingParams | None = None,
+        n: int = 1,
+        salted: bool = True,
+        scope: str = "",
+        priority: int = 0,
+        output: OutputParams | None = None,
+        deadline: float | None = None,
+        queue: float | None = None,
+        ttft: float | None = None,
+    ) -> list[RequestId]:
+        """All choices, or none."""
+        self.count += 1
+        stopping, output = stopping or StoppingParams(max_tokens=8), output or OutputParams()
+        ids, salt = STREAMS[stream][:prompt], tenant.encode() if salted else b""
+        digest = None if ref is None else ref.digest
+        leader = RequestId(f"r{self.count}")
+        realm = (digest, salt, scope) if salt else (digest, leader)
+        made: list[RequestId] = []
+        now = self.rig.now
+        for choice in range(n):
+            name = RequestId(leader if choice == 0 else f"{leader}.{choice}")
+            try:
+                self.rig.add(
+                    name,
+                    ref,
+                    tenant=tenant,
+                    ids=ids,
+                    stopping=stopping,
+                    deadline=None if deadline is None else now + deadline,
+                    queue_deadline=None if queue is None else now + queue,
+                    ttft_deadline=None if ttft is None else now + ttft,
+                    priority=priority,
+                    output=output,
+                    cache_salt=salt,
+                    cache_scope=scope,
+                    choice=choice,
+                    after=leader if choice else None,
+                )
+            except (Overloaded, ObjectStoreUnavailable) as error:
+                assert ref is not None or isinstance(error, Overloaded)
+                for other in made:
+                    self.rig.scheduler.abort(other)
+                self.check()
+                return []
+            made.append(name)
+            asked = self.asked[name] = Asked(ids, digest, choice, stopping, output, realm)
+            seen, whole = self.seen.setdefault(realm, {}), (*ids, *asked.expected())
+            for stop in range(4, len(whole) + 1, 4):
+                seen.setdefault(whole[:stop], set()).add(name)
+        self.check()
+        return made
+
+    def twice(self, request: RequestId) -> None:
+        """A live id is refused and nothing changes."""
+        if request in self.asked:
+            try:
+                self.rig.add(request)
+            except AlreadyExists:
+                return
+            raise AssertionError("a live request id was taken again")
+
+    def stop_string(self, request: RequestId) -> None:
+        if self.rig.scheduler.finish(request) is not None:
+            self._end(request)
+
+    def plan(self) -> StepPlan | None:
+        """Make a plan, unless two are under way; nothing that one of them touches is used otherwise."""
+        if len(self.flying) >= 2:
+            return None
+        plan = self.rig.scheduler.plan()
+        if plan is None:
+            self.check()
+            return None
+        assert plan.tokens <= 12
+        assert len(plan.sequences) <= 4
+        assert all(row.query_len <= 6 for row in plan.sequences)
+        for before in self.flying:
+            used = {page for row in before.sequences for page in row.block_table}
+            assert used.isdisjoint(plan.idle_pages)
+            assert {load.slot for load in plan.loads}.isdisjoint(row.slot for row in before.sequences)
+            written = {page for row in before.sequences for page in row.block_table[row.shared_pages :]}
+            fresh = {p for row in plan.sequences if row.start == 0 for p in row.block_table[row.shared_pages :]}
+            assert fresh.isdisjoint(written), "a new sequence writes where a step under way still does"
+        self.flying.append(plan)
+        self.check()
+        return plan
+
+    def complete(self, fail: frozenset[SlotId] = frozenset(), faults: dict[SequenceId, str] | None = None) -> None:
+        plan = self.flying.popleft()
+        result = self.rig.device.run(plan, fail_slots=fail, faults=faults or {})
+        self.steps += 1
+        before = self.rig.scheduler.state()["preemptions"]
+        for update in self.rig.scheduler.complete(plan, result):
+            self._take(update)
+        self.preemptions += before - self._preemptions_before
+        self._preemptions_before = before
+        self.rig.now += 0.01
+        self.check()
+
+    def land_all(self) -> None:
+        for digest in list(self.rig.host.fetching):
+            self.rig.host.land(digest)
+
+    # -- what must hold -----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        scheduler = self.rig.scheduler
+        scheduler.check_integrity()
+        for request, error in scheduler.drain_events():
+            assert isinstance(error, LorryError)
+            self._end(request)
+        assert self.asked.keys() == scheduler._live.keys()
+        pins = sum(slot["pins"] for slot in scheduler.state()["slots"])
+        assert pins == sum(r.digest is not None for r in scheduler._batch), "pins only while running"
+
+    def run_out(self, limit: int = 3000) -> None:
+        """With fetches that succeed, everything that was admitted ends, and nothing is left behind."""
+        for _ in range(limit):
+            self.land_all()
+            self.plan()
+            if self.flying:
+                self.complete()
+            else:
+                self.rig.now += 0.01
+            self.check()
+            if not self.rig.scheduler.has_work() and not self.flying:
+                break
+        assert not self.asked, f"these never end: {sorted(self.asked)}"
+        assert self.rig.all_free()
+
+    def _take(self, update: SequenceUpdate) -> None:
+        asked = self.asked[update.request_id]
+        asked.tokens.extend(update.tokens)
+        asked.logprobs += len(update.logprobs)
+        asked.scored.extend(score.token_id for score in update.prompt_logprobs)
+        if asked.output.top_logprobs is not None and update.error is None:
+            assert [score.token_id for score in update.logprobs] == list(update.tokens)
+        if update.first is not None:
+            wanted = asked.output.prompt_logprobs is not None and not asked.choice
+            assert asked.scored == (list(asked.prompt[1:]) if wanted else []), "each once, in order, before the first"
+        assert asked.tokens == asked.expected()[: len(asked.tokens)], "what it put out is what it would have alone"
+        if update.finish is not None:
+            assert update.error is None
+            assert asked.tokens == asked.expected()
+            assert (update.finish.matched_stop_id is None) == (update.finish.reason == "length")
+            self._check_cached(update.request_id, asked, update.finish.cached_prompt_tokens)
+        if update.finish is not None or update.error is not None:
+            self._end(update.request_id)
+
+    def _check_cached(self, request: RequestId, asked: Asked, cached: int) -> None:
+        """What was found was computed by another request of the same adapter, tenant and scope."""
+        if asked.output.prompt_logprobs is not None and not asked.choice:
+            assert cached == 0, "its prompt had to be computed"
+        assert cached < len(asked.prompt)
+        pages = -(-cached // 4)
+        if pages:
+            self.hits += 1
+            assert self.seen[asked.realm][asked.prompt[: pages * 4]] - {request}
+
+    def _end(self, request: RequestId) -> None:
+        assert request not in self.ended, "a request ends once"
+        self.ended.add(request)
+        del self.asked[request]
+
+
+__all__ = ["ADAPTERS", "TENANTS", "Asked", "Chaos", "token_of"]
