@@ -106,7 +106,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     add_base_option(parser)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--every", type=float, default=Workload.every_s, help="seconds between chats")
+    parser.add_argument("--every", type=float, default=Workload().every_s, help="seconds between chats")
     options = parser.parse_args()
     with chosen_base(options) as (base_dir, scratch):
         config = engine_config(base_dir, scratch, tiny=options.tiny)

@@ -152,7 +152,7 @@ def answer(plan: StepPlan) -> StepResult:
 
 
 def measure(running: Sequence[int], queues: Sequence[int], rounds: int, steps: int) -> dict[str, Any]:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for case in CASES:
         for seats in running:
             cells = [Cell(case, seats, queue) for queue in sorted(queues)]

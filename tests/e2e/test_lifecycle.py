@@ -130,7 +130,7 @@ async def test_a_base_that_cannot_be_served_is_refused_at_start_by_name(tracer_b
     """... and what had been started for it is gone."""
     base = tmp_path / "base"
     shutil.copytree(tracer_base, base)
-    config = json.loads((base / "config.json").read_text()) | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    config = json.loads((base / "config.json").read_text()) | {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}
     (base / "config.json").write_text(json.dumps(config))
     before = descendants()
     with pytest.raises(LorryError, match="rope_scaling"):
@@ -144,7 +144,7 @@ def serving(home: Path, base: Path) -> Iterator[subprocess.Popen[str]]:
     """`lorry serve` as a process of its own, with its output on a pipe."""
     command = [sys.executable, "-c", "import sys; from lorry.cli import main; sys.exit(main())", "serve"]
     command += ["--home", str(home), "--base", str(base), "--port", "0", "--dtype", "float32"]
-    command += ["--memory-budget-mb", "16"]
+    command += ["--memory-budget", "16MiB", "--ops-port", "0"]
     # A short name, since a socket lies below it; what a killed process leaves there goes with it.
     with tempfile.TemporaryDirectory(prefix="e2e-") as temporary:
         process = subprocess.Popen(

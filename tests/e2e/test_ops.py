@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from lorry.cli.platform import Platform
@@ -91,8 +90,8 @@ async def test_a_thousand_queued_requests_make_a_small_state_without_secrets(tra
         assert not [secret for secret in secrets if secret in body]
         for call in calls:
             call.cancel()
-        for answer in await asyncio.gather(*readers):
-            assert answer.code is grpc.StatusCode.CANCELLED
+        ended = await asyncio.gather(*readers, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended), "none ended by itself before"
         await world.idle()
         await world.serves_on()
 

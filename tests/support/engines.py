@@ -16,6 +16,7 @@ from lorry.engine.parts import EngineParts, build_parts
 from lorry.ids import RequestId, TenantId
 from lorry.models.weights import read_spec
 from lorry.request import SamplingParams, StoppingParams
+from lorry.scheduler.plan import StepPlan
 from tests.support.adapters import FolderHost
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -77,6 +78,8 @@ async def ask(
     sampling: SamplingParams = GREEDY,
     stopping: StoppingParams | None = None,
     tenant: str = "t",
+    cache_salt: bytes = b"",
+    cache_scope: str = "",
 ) -> Answer:
     """One request to its end. Raises what the engine raises."""
     request = EngineRequest(
@@ -87,6 +90,8 @@ async def ask(
         base=(await engine.info()).base,
         sampling=sampling,
         stopping=stopping or StoppingParams(max_tokens=max_tokens, ignore_eos=True),
+        cache_salt=cache_salt,
+        cache_scope=cache_scope,
     )
     events = [event async for event in engine.generate(request)]
     started, finished = events[0], events[-1]
@@ -96,4 +101,21 @@ async def ask(
     return Answer(started, tuple(i for t in tokens for i in t.token_ids), "".join(t.text for t in tokens), finished)
 
 
-__all__ = ["TINY_MEMORY", "Answer", "Running", "ask", "engine_config", "running"]
+def preempt_at_every_step(r: Running) -> set[str]:
+    """Before each plan one of those that have put out a token since they joined is preempted, in turn. The set fills
+    with their ids."""
+    make, turns, met = r.parts.scheduler.plan, itertools.count(), set[str]()
+
+    def plan() -> StepPlan | None:
+        advanced = r.parts.scheduler.advanced()
+        if advanced:
+            chosen = advanced[next(turns) % len(advanced)]
+            assert r.parts.scheduler.preempt(chosen)
+            met.add(chosen)
+        return make()
+
+    r.parts.scheduler.plan = plan  # type: ignore[method-assign]
+    return met
+
+
+__all__ = ["TINY_MEMORY", "Answer", "Running", "ask", "engine_config", "preempt_at_every_step", "running"]

@@ -38,10 +38,7 @@ class StepCost:
         decodes = sum(1 for row in plan.sequences if row.query_len == 1)
         prefill = plan.tokens - decodes
         return (
-            self.fixed_s
-            + prefill * self.prefill_token_s
-            + decodes * self.decode_row_s
-            + len(plan.loads) * self.load_s
+            self.fixed_s + prefill * self.prefill_token_s + decodes * self.decode_row_s + len(plan.loads) * self.load_s
         )
 
 
@@ -124,8 +121,8 @@ class FetchingHost:
 class Simulator:
     """Runs one workload. ``steps`` and ``clock`` may be read afterwards; ``plans`` too where ``keep_plans``."""
 
-    scheduler_config: SchedulerConfig = SchedulerConfig()
-    memory: MemoryConfig = MemoryConfig()
+    scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     cost: StepCost = StepCost()
     keep_plans: bool = False
     clock: Clock = field(default_factory=Clock)
@@ -140,13 +137,15 @@ class Simulator:
             self.scheduler_config, ledger, BlockTables(ledger), residency, self.clock
         )
 
-    def run(self, arrivals: Iterable[Arrival], *, limit: int = 1_000_000) -> dict[str, Life]:
-        """Every arrival to its end, by name. Raises AssertionError where work is left that nothing moves."""
+    def run(self, arrivals: Iterable[Arrival], *, until: str | None = None, limit: int = 1_000_000) -> dict[str, Life]:
+        """Every arrival to its end, or up to the end of ``until``: by name. Raises AssertionError where work is left
+        that nothing moves."""
         coming = sorted(arrivals, key=lambda arrival: arrival.at, reverse=True)
         for _ in range(limit):
             while coming and coming[-1].at <= self.clock.now:
                 self._add(coming.pop())
-            if not coming and not self.scheduler.has_work():
+            wanted = None if until is None else self.lives.get(until)
+            if (wanted is not None and wanted.ended is not None) or not (coming or self.scheduler.has_work()):
                 return self.lives
             if not self.step():
                 self._wait(coming)

@@ -29,6 +29,10 @@ MIXED_STEP_S = 0.4
 """A step with prefill in it should take no longer: the longest pause between two tokens that readers see."""
 TYPICAL_TOKENS = 512
 """Prompt and answer of a typical request."""
+MOST_SEQUENCES = 256
+"""The scheduler's own work for a step is measured, and under a millisecond, up to so many."""
+MOST_TOKENS = 2048
+"""Each token of a step takes memory for its activations beside the budget; a chunk's rate grows no more by then."""
 _LEAST_TOKENS = 64
 _PAGES = (16, 64)
 _KV_BYTES = 4
@@ -153,30 +157,30 @@ def _sequences(model: ModelNumbers, memory: MemoryConfig, cores: int, typical: i
     row_s = 2 * model.parameters / (cores * ROW_FLOPS_PER_CORE)
     # Where the weights alone take the bound, half as long again for rows.
     bound_s = max(DECODE_STEP_S, 1.5 * read_s)
-    paced = _power_of_two(int((bound_s - read_s) / row_s))
+    paced = min(MOST_SEQUENCES, _power_of_two(int((bound_s - read_s) / row_s)))
     if fit < paced:
         return max(1, fit), (
             f"so many of {typical} tokens ({_mb(sequence_bytes)} of KV each) fit beside the adapters' share of the "
             f"{_mb(memory.budget_bytes)} budget; the cores could decode {paced}"
         )
     return max(1, paced), (
-        f"so many rows decode in {bound_s:.2f} s a step on {cores} cores ({read_s:.3f} s for the weights, "
-        f"{row_s * 1000:.1f} ms a row); {fit} of {typical} tokens fit the budget"
+        f"so many rows, {MOST_SEQUENCES} at most, decode in {bound_s:.2f} s a step on {cores} cores "
+        f"({read_s:.3f} s for the weights, {row_s * 1000:.1f} ms a row); {fit} of {typical} tokens fit the budget"
     )
 
 
 def _budget(model: ModelNumbers, cores: int, sequences: int) -> tuple[int, str]:
     token_s = 2 * model.parameters / (cores * CHUNK_FLOPS_PER_CORE)
     least = max(_LEAST_TOKENS, sequences)
-    paced = _power_of_two(int(MIXED_STEP_S / token_s))
+    paced = min(MOST_TOKENS, _power_of_two(int(MIXED_STEP_S / token_s)))
     if paced < least:
         return least, (
             f"the least that carries {sequences} decodes and some prefill; a step takes {least * token_s:.2f} s at "
             f"{token_s * 1000:.1f} ms a token on {cores} cores"
         )
     return paced, (
-        f"a step of so many takes {paced * token_s:.2f} s at {token_s * 1000:.1f} ms a token on {cores} cores, under "
-        f"the {MIXED_STEP_S:g} s that a reader may wait for its next token"
+        f"a step of so many, {MOST_TOKENS} at most, takes {paced * token_s:.2f} s at {token_s * 1000:.1f} ms a token "
+        f"on {cores} cores, under the {MIXED_STEP_S:g} s that a reader may wait for its next token"
     )
 
 
@@ -193,6 +197,8 @@ __all__ = [
     "CHUNK_FLOPS_PER_CORE",
     "DECODE_STEP_S",
     "MIXED_STEP_S",
+    "MOST_SEQUENCES",
+    "MOST_TOKENS",
     "ROW_FLOPS_PER_CORE",
     "TYPICAL_TOKENS",
     "WEIGHT_BYTES_PER_S",

@@ -15,7 +15,8 @@ from lorry.memory import MemoryLedger
 @dataclass(slots=True, eq=False)
 class Block:
     """One full page of one prefix. ``users``: sequences that have it in their table. ``dropped``: no longer found,
-    and gone when its last user is."""
+    and gone when its last user is. ``turn`` counts up over all releases; among those that can go, rows of a block
+    with another turn are stale."""
 
     key: BlockHash
     parent: Block | None
@@ -26,13 +27,18 @@ class Block:
     children: int = 0
     last_step: int = -1
     dropped: bool = False
+    turn: int = 0
+
+    @property
+    def can_go(self) -> bool:
+        return not (self.dropped or self.users or self.children)
 
 
 class PrefixIndex:
     """Why not a dict of pages with a least recently used list: blocks form chains, and one that others continue must
     stay, or they could not be found. So only a block without users and without children can go; the least worth of
-    these goes first (``EvictionClock``). Who uses a block uses all before it, therefore what has no users will be able
-    to go in the end, and ``evictable`` counts it.
+    these goes first (``EvictionClock``), the longest unused among equals. Who uses a block uses all before it,
+    therefore what has no users will be able to go in the end, and ``evictable`` counts it.
 
     The index has one reference on each of its pages; each user's table has its own. Not thread-safe.
     """
@@ -42,7 +48,7 @@ class PrefixIndex:
         self._blocks: dict[BlockHash, Block] = {}
         self._by_adapter: dict[AdapterDigest | None, set[Block]] = {}
         self._leaves: list[tuple[float, int, Block]] = []
-        self._order = 0
+        self._turns = 0
         self._evictable = 0
         self.evictions = 0
 
@@ -96,7 +102,8 @@ class PrefixIndex:
                 raise InternalError(f"KV page {block.page} of the prefix index was released once too often")
             block.users -= 1
             block.last_step = max(block.last_step, at_step)
-            block.worth = worth
+            self._turns += 1
+            block.worth, block.turn = worth, self._turns
             if block.users or block.dropped:
                 continue
             self._evictable += 1
@@ -106,10 +113,10 @@ class PrefixIndex:
                 self._push(block)
 
     def cheapest(self) -> float | None:
-        """What the next block to go is worth; None where none can go now."""
+        """What the next block to go is worth; None where there is none, or a step that reads it is under way."""
         while self._leaves:
-            worth, _, block = self._leaves[0]
-            if block.dropped or block.users or block.children or block.worth != worth:
+            worth, turn, block = self._leaves[0]
+            if not block.can_go or block.turn != turn:
                 heapq.heappop(self._leaves)
                 continue
             return worth if block.last_step <= self._ledger.done_step else None
@@ -156,8 +163,8 @@ class PrefixIndex:
             raise InternalError("the prefix index counts what can go wrongly")
         if sum(len(blocks) for blocks in self._by_adapter.values()) != len(self._blocks):
             raise InternalError("the prefix index files a block under no adapter, or under two")
-        leaves = {entry[2].key for entry in self._leaves if not entry[2].dropped and entry[0] == entry[2].worth}
-        idle = {key for key, block in self._blocks.items() if not block.users and not block.children}
+        leaves = {block.key for _, turn, block in self._leaves if not block.dropped and turn == block.turn}
+        idle = {key for key, block in self._blocks.items() if block.can_go}
         if not idle <= leaves:
             raise InternalError("the prefix index has a block that could go and is not found")
 
@@ -173,10 +180,9 @@ class PrefixIndex:
 
     def _push(self, block: Block) -> None:
         if len(self._leaves) > 4 * len(self._blocks) + 1024:
-            self._leaves = [e for e in self._leaves if not e[2].dropped and not e[2].users and e[0] == e[2].worth]
+            self._leaves = [row for row in self._leaves if row[2].can_go and row[1] == row[2].turn]
             heapq.heapify(self._leaves)
-        self._order += 1
-        heapq.heappush(self._leaves, (block.worth, self._order, block))
+        heapq.heappush(self._leaves, (block.worth, block.turn, block))
 
     def _remove(self, block: Block) -> None:
         del self._blocks[block.key]

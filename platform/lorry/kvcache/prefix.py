@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import NewType
 
 from lorry.ids import AdapterDigest, BaseDigest
@@ -44,7 +44,7 @@ class PrefixKey:
     page_tokens: int
     engine_build: str
     adapter: AdapterDigest | None
-    tenant_salt: bytes
+    tenant_salt: bytes = field(repr=False)
     cache_scope: str
     owner: str = ""
 

@@ -72,9 +72,7 @@ class IdArena:
         """Ids that are taken or pending without memory behind them."""
         waiting = {piece for ids in self._pending.values() for piece in ids}
         return tuple(
-            piece
-            for piece in range(self.size)
-            if not self._backed[piece] and (self._taken[piece] or piece in waiting)
+            piece for piece in range(self.size) if not self._backed[piece] and (self._taken[piece] or piece in waiting)
         )
 
     def take(self, count: int) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 from lorry.errors import LorryError
@@ -35,7 +35,7 @@ class ScheduledRequest(Generic[R]):
     ttft_deadline: float | None = None
     priority: int = 0
     output: OutputParams = OutputParams()
-    cache_salt: bytes = b""
+    cache_salt: bytes = field(default=b"", repr=False)
     cache_scope: str = ""
     choice: int = 0
     after: RequestId | None = None

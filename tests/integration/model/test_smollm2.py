@@ -16,10 +16,13 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from lorry.config import MemoryConfig, SchedulerConfig
+from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig
+from lorry.engine.contract import EngineClient
 from lorry.engine.runner import CpuRunner
+from lorry.engine.transport_client import GrpcEngineClient
+from lorry.engine.transport_server import serve_engine
 from lorry.text import Tokenizer
-from tests.support.engines import Answer, ask, engine_config, running
+from tests.support.engines import Answer, ask, engine_config, preempt_at_every_step, running
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
@@ -73,9 +76,34 @@ def check(oracle: dict[str, Any], name: str, prompt: list[int], answer: Answer, 
     return TOKENS
 
 
+@pytest.fixture(scope="module")
+def prompts(base_dir: Path, oracle: dict[str, Any]) -> dict[str, list[int]]:
+    """By name, a question each."""
+    tokenizer = Tokenizer.load(base_dir)
+    return {
+        name: tokenizer.encode(
+            tokenizer.render_chat([{"role": "user", "content": QUESTIONS[i % 4]}]), add_special=False
+        )
+        for i, name in enumerate(["", *oracle["names"]])
+    }
+
+
+def config_of(base_dir: Path, chunk: int) -> EngineConfig:
+    return replace(
+        engine_config(base_dir),
+        threads=2,
+        scheduler=SchedulerConfig(max_sequences=8, token_budget=256, prefill_chunk_tokens=chunk, context_tokens=512),
+        memory=MemoryConfig(budget_bytes=900 << 20, page_tokens=64),
+    )
+
+
 @pytest.mark.parametrize("chunk", [256, 19], ids=["whole", "chunked"])
 async def test_every_adapter_and_the_base(
-    base_dir: Path, oracle: dict[str, Any], chunk: int, monkeypatch: pytest.MonkeyPatch
+    base_dir: Path,
+    oracle: dict[str, Any],
+    prompts: dict[str, list[int]],
+    chunk: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorded: dict[int, list[torch.Tensor]] = defaultdict(list)
     sample = CpuRunner._sample
@@ -86,32 +114,71 @@ async def test_every_adapter_and_the_base(
             recorded[sequence].append(logits[row].clone())
         return sample(self, steps, logits)
 
-    tokenizer = Tokenizer.load(base_dir)
-    names = ["", *oracle["names"]]
-    prompts = [
-        tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": QUESTIONS[i % 4]}]), add_special=False)
-        for i in range(len(names))
-    ]
-    config = replace(
-        engine_config(base_dir),
-        threads=2,
-        scheduler=SchedulerConfig(max_sequences=8, token_budget=256, prefill_chunk_tokens=chunk, context_tokens=512),
-        memory=MemoryConfig(budget_bytes=900 << 20, page_tokens=64),
-    )
+    names = list(prompts)
     compared: list[int] = []
-    async with running(config) as r:
+    async with running(config_of(base_dir, chunk)) as r:
         monkeypatch.setattr(CpuRunner, "_sample", recording)
         refs = [r.host.add(EXAMPLES / name) if name else None for name in names]
-        for name, prompt, ref in zip(names, prompts, refs, strict=True):
+        for (name, prompt), ref in zip(prompts.items(), refs, strict=True):
             recorded.clear()
             answer = await ask(r.engine, prompt, ref, TOKENS)
             compared.append(check(oracle, name, prompt, answer, next(iter(recorded.values()))))
         recorded.clear()
-        crowd = await asyncio.gather(*(ask(r.engine, p, ref, TOKENS) for p, ref in zip(prompts, refs, strict=True)))
+        crowd = await asyncio.gather(
+            *(ask(r.engine, prompts[n], ref, TOKENS) for n, ref in zip(names, refs, strict=True))
+        )
         state = await r.engine.state()
         # Sequences are numbered in the order of admission, which is that of submission here.
-        for name, prompt, answer, sequence in zip(names, prompts, crowd, sorted(recorded), strict=True):
-            compared.append(check(oracle, name, prompt, answer, recorded[sequence]))
+        for name, answer, sequence in zip(names, crowd, sorted(recorded), strict=True):
+            compared.append(check(oracle, name, prompts[name], answer, recorded[sequence]))
     assert max(state["distinct_adapters"]) == len(names), "all ran in one batch"
     assert len({answer.text for answer in crowd}) == len(names)
     assert sum(compared) > 0.8 * TOKENS * len(compared), f"too many ties to show anything: {compared}"
+
+
+async def test_cached_and_preempted_at_every_step(
+    base_dir: Path, oracle: dict[str, Any], prompts: dict[str, list[int]]
+) -> None:
+    """The same greedy tokens as transformers', up to its first tie, when a prefix was found, over the engine's
+    transport, and when one sequence is preempted at every step."""
+    config = config_of(base_dir, 256)
+    config = replace(config, memory=replace(config.memory, page_tokens=16))
+    async with running(config) as r:
+        refs = {name: r.host.add(EXAMPLES / name) if name else None for name in prompts}
+
+        async def crowd(engine: EngineClient, tokens: int = TOKENS) -> dict[str, Answer]:
+            answers = await asyncio.gather(
+                *(ask(engine, prompts[name], refs[name], tokens, cache_salt=b"salt") for name in prompts)
+            )
+            return dict(zip(prompts, answers, strict=True))
+
+        cold = await crowd(r.engine)
+        want = {name: clear_of_ties(oracle, name, prompts[name], answer) for name, answer in cold.items()}
+        assert sum(map(len, want.values())) > 0.8 * TOKENS * len(want), "ties must be the exception"
+        server = await serve_engine(r.engine, f"unix:{base_dir.parent}/same-tokens.sock")
+        client = GrpcEngineClient(server.address)
+        try:
+            warm = await crowd(client)
+        finally:
+            await client.close()
+            await server.stop()
+        assert all(answer.finished.cached_prompt_tokens >= 16 for answer in warm.values())
+        met = preempt_at_every_step(r)
+        preempted = await crowd(r.engine, 20)
+        assert len(met) == len(prompts)
+        assert r.parts.scheduler.state()["preemptions"] >= 18
+    for answers, what in ((warm, "cached, over the transport"), (preempted, "preempted")):
+        for name, answer in answers.items():
+            clear = want[name][: len(answer.ids)]
+            assert answer.ids[: len(clear)] == clear, f"{what}: {name or 'base'}"
+
+
+def clear_of_ties(oracle: dict[str, Any], name: str, prompt: list[int], answer: Answer) -> tuple[int, ...]:
+    """The answer's tokens up to the oracle's first tie; all of them are the oracle's choices."""
+    logits = oracle_logits(oracle, name, [*prompt, *answer.ids])[len(prompt) - 1 : -1]
+    for i, token in enumerate(answer.ids):
+        top = torch.topk(logits[i], 2)
+        if float(top.values[0] - top.values[1]) < TIE:
+            return answer.ids[:i]
+        assert int(top.indices[0]) == token, f"{name or 'base'}: token {i}"
+    return answer.ids

@@ -49,7 +49,8 @@ def test_whatever_the_machine_the_settings_can_run(
     chosen = derive(model, MemoryConfig(budget_bytes=int(budget_gib * (1 << 30))), cores, context)
     found = values(chosen)
     assert found["token_budget"] >= found["max_sequences"] >= 1
-    assert found["prefill_chunk_tokens"] <= found["token_budget"]
+    assert found["prefill_chunk_tokens"] <= found["token_budget"] <= 2048
+    assert found["max_sequences"] <= 256
     assert 16 <= found["page_tokens"] <= 64
     assert found["threads"] == cores
     for choice in chosen.choices:

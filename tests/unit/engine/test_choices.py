@@ -246,3 +246,33 @@ async def test_the_prompts_full_pages_are_computed_once(folder: Path, models: An
     assert computed == len(prompt) + 3 * own
     assert heard.finished.cached_prompt_tokens == alone.finished.cached_prompt_tokens == 0, "none of an earlier request"
     assert [list(ids) for ids in heard.ids] == [oracle_ids(models["base"], prompt, 6, HOT, i) for i in range(4)]
+
+
+async def test_preempted_choices_say_what_they_would_have_said(folder: Path, models: Any) -> None:
+    """Every step takes the device from one sequence that has advanced: counts of penalties, draws, logprobs of prompt
+    and output, and stops are the same."""
+    scheduler = SchedulerConfig(max_sequences=8, token_budget=64, prefill_chunk_tokens=6, context_tokens=256)
+    async with running(engine_config(folder / "base", scheduler=scheduler)) as r:
+        ref = r.host.add(folder / "one")
+        cases: list[dict[str, Any]] = [
+            {"n": 3, "sampling": HEAVY, "adapter": ref, "output": OutputParams(2, 1)},
+            {"n": 2, "sampling": HOT, "cache_salt": b"salt"},
+        ]
+        free = [await hear(r.engine, PROMPT, 14, **case) for case in cases]
+        preempted = 0
+
+        def preempt(event: EngineOccurrence) -> None:
+            nonlocal preempted
+            if isinstance(event, StepRan):
+                preempted += any(r.parts.scheduler.preempt(one) for one in r.parts.scheduler.advanced()[:1])
+
+        r.parts.core._listeners = (*r.parts.core._listeners, preempt)
+        again = await asyncio.gather(*(hear(r.engine, PROMPT, 14, **case) for case in cases))
+        await settled(r)
+    assert preempted > 10
+    for before, after in zip(free, again, strict=True):
+        assert (after.ids, after.texts, after.ends) == (before.ids, before.texts, before.ends)
+        pairs = [(before.started.prompt_logprobs, after.started.prompt_logprobs)]
+        for want, found in (*pairs, *zip(before.logprobs, after.logprobs, strict=True)):
+            assert [one.token_id for one in found] == [one.token_id for one in want]
+            assert [one.logprob for one in found] == pytest.approx([one.logprob for one in want], abs=1e-4)

@@ -15,6 +15,7 @@ import pytest
 from lorry.config import WatchdogConfig
 from lorry.engine.build import BuiltEngine
 from lorry.engine.contract import EngineRequest, Finished, Started, Tokens
+from lorry.engine.core import EngineCore
 from lorry.engine.local import LocalEngine
 from lorry.engine.parts import EngineParts, build_parts
 from lorry.engine.starting import StartingEngine
@@ -205,11 +206,14 @@ async def test_a_step_that_hangs_is_named_with_its_request_and_ends_the_process(
         ended: list[int] = []
         steps = tapped(parts, monkeypatch)
 
-        class Ending(Watchdog):
-            def __init__(self, *args: Any) -> None:
-                super().__init__(*args, end=lambda status: (ended.append(status), steps.gate.set()))
+        def end(status: int) -> None:
+            ended.append(status)
+            steps.gate.set()
 
-        monkeypatch.setattr("lorry.engine.build.Watchdog", Ending)
+        def watchdog(config: WatchdogConfig, core: EngineCore) -> Watchdog:
+            return Watchdog(config, core, end=end)
+
+        monkeypatch.setattr("lorry.engine.build.Watchdog", watchdog)
         monkeypatch.setattr("logging.shutdown", lambda: None)
         engine = built.open()
         try:

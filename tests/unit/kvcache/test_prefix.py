@@ -1,4 +1,4 @@
-"""The prefix key: every field counts, and no two keys read the same."""
+"""The prefix key: every field counts, and no two keys or chains of ids read the same."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lorry.ids import AdapterDigest, BaseDigest
-from lorry.kvcache import BlockHash, PrefixKey, RopeKey, block_hash
+from lorry.kvcache import BlockHash, PrefixKey, RopeKey, block_hash, root_hash
 
 KEY = PrefixKey(
-    parent=None,
     base=BaseDigest("b" * 64),
     quantization="none",
     tokenizer_sha256="c" * 64,
@@ -25,11 +24,9 @@ KEY = PrefixKey(
     adapter=None,
     tenant_salt=b"salt",
     cache_scope="",
-    token_ids=(1, 2, 3, 4),
 )
 
 CHANGES: dict[str, list[Any]] = {
-    "parent": [BlockHash(b"\0" * 32), BlockHash(b"\1" * 32), BlockHash(b"")],
     "base": [BaseDigest("d" * 64)],
     "quantization": ["int8"],
     "tokenizer_sha256": ["d" * 64],
@@ -46,7 +43,7 @@ CHANGES: dict[str, list[Any]] = {
     "adapter": [AdapterDigest("a" * 64), AdapterDigest("e" * 64), AdapterDigest("")],
     "tenant_salt": [b"pepper", b""],
     "cache_scope": ["project"],
-    "token_ids": [(1, 2, 3, 5), (1, 2, 3), (4, 3, 2, 1), ()],
+    "owner": ["r1", "r2"],
 }
 
 
@@ -57,13 +54,34 @@ def test_every_field_is_covered_by_a_change() -> None:
 @pytest.mark.parametrize("field", sorted(CHANGES))
 def test_any_one_changed_field_changes_the_key(field: str) -> None:
     keys = [KEY, *(replace(KEY, **{field: value}) for value in CHANGES[field])]
-    assert len({block_hash(key) for key in keys}) == len(keys)
+    assert len({root_hash(key) for key in keys}) == len(keys)
 
 
 def test_equal_keys_hash_equal_and_the_value_is_final() -> None:
-    assert block_hash(KEY) == block_hash(replace(KEY))
-    assert len(block_hash(KEY)) == 32
-    assert block_hash(KEY).hex() == "48d05536c2667d940743133a5d5657d391c46c106cc5e65fea7e1f10de2b1cdf"
+    assert root_hash(KEY) == root_hash(replace(KEY))
+    assert len(root_hash(KEY)) == 32
+    assert root_hash(KEY).hex() == "87bb1c72cb329ebe20a86990a97860689909d87a733980764f7f29885c9cce49"
+    assert (
+        block_hash(root_hash(KEY), (1, 2, 3, 4)).hex()
+        == "83b3251f98270f7699c945910bcbe8cc041679a4a28836993f0dd2658b07ea6a"
+    )
+
+
+def test_a_block_is_known_by_every_id_before_it_and_its_own() -> None:
+    root = root_hash(KEY)
+    chains = [((1, 2), (3, 4)), ((2, 1), (3, 4)), ((1, 2), (4, 3)), ((1, 2), (3, 5)), ((3, 4), (1, 2))]
+    ends = {block_hash(block_hash(root, first), second) for first, second in chains}
+    assert len(ends) == len(chains)
+    other = root_hash(replace(KEY, tenant_salt=b"pepper"))
+    assert block_hash(other, (1, 2)) != block_hash(root, (1, 2))
+    assert block_hash(root, (1, 2)) != block_hash(block_hash(root, (1,)), (2,))
+
+
+@given(st.lists(st.integers(0, 1 << 40), max_size=4), st.lists(st.integers(0, 1 << 40), max_size=4))
+def test_ids_hash_equal_only_if_they_are_equal(one: list[int], other: list[int]) -> None:
+    parent = BlockHash(b"p" * 32)
+    assert (block_hash(parent, one) == block_hash(parent, other)) == (one == other)
+    assert block_hash(parent, tuple(one)) == block_hash(parent, one)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +91,7 @@ def test_equal_keys_hash_equal_and_the_value_is_final() -> None:
         ({"engine_build": "x", "cache_scope": ""}, {"engine_build": "", "cache_scope": "x"}),
         ({"tenant_salt": b"ab", "cache_scope": "c"}, {"tenant_salt": b"a", "cache_scope": "bc"}),
         ({"adapter": None, "cache_scope": "0"}, {"adapter": AdapterDigest("0"), "cache_scope": ""}),
+        ({"cache_scope": "ab", "owner": "c"}, {"cache_scope": "a", "owner": "bc"}),
         ({"page_tokens": 1, "engine_build": "1x"}, {"page_tokens": 11, "engine_build": "x"}),
         (
             {"rope": RopeKey("a", 1.0, (("b", 1.0), ("c", 1.0)))},
@@ -81,13 +100,12 @@ def test_equal_keys_hash_equal_and_the_value_is_final() -> None:
     ],
 )
 def test_moving_bytes_across_a_boundary_is_another_key(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert block_hash(replace(KEY, **one)) != block_hash(replace(KEY, **other))
+    assert root_hash(replace(KEY, **one)) != root_hash(replace(KEY, **other))
 
 
 texts = st.text(alphabet="ab\x00:0", max_size=3)
 keys = st.builds(
     PrefixKey,
-    parent=st.none() | st.sampled_from([BlockHash(b"a"), BlockHash(b"ab")]),
     base=texts,
     quantization=texts,
     tokenizer_sha256=texts,
@@ -99,15 +117,15 @@ keys = st.builds(
     adapter=st.none() | texts,
     tenant_salt=st.binary(max_size=2),
     cache_scope=texts,
-    token_ids=st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    owner=texts,
 )
 
 
 @given(keys, keys)
 def test_two_keys_hash_equal_only_if_they_are_equal(one: PrefixKey, other: PrefixKey) -> None:
-    assert (block_hash(one) == block_hash(other)) == (one == other)
+    assert (root_hash(one) == root_hash(other)) == (one == other)
 
 
 def test_a_value_without_an_encoding_is_refused() -> None:
     with pytest.raises(TypeError, match="object"):
-        block_hash(replace(KEY, engine_build=object()))  # type: ignore[arg-type]
+        root_hash(replace(KEY, engine_build=object()))  # type: ignore[arg-type]

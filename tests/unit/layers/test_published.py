@@ -128,7 +128,7 @@ def test_mistral_7b_slides_on_every_layer() -> None:
     spec = read(MISTRAL)
     assert (spec.head_dim, spec.kv_heads, spec.context_tokens) == (128, 8, 32768)
     assert {spec.window(layer) for layer in range(32)} == {4096}
-    assert not (spec.qkv_bias or spec.o_bias or spec.mlp_bias or spec.qk_norm or spec.tied_head)
+    assert [spec.qkv_bias, spec.o_bias, spec.mlp_bias, spec.qk_norm, spec.tied_head] == [False] * 5
 
 
 def test_mistral_nemo_has_heads_narrower_than_its_width() -> None:

@@ -130,14 +130,13 @@ def test_whatever_is_served_keeps_floor_and_ceiling_and_whatever_is_refused_coul
     longest, largest = -(-context // 4) * page, -(-rank // 8) * chunk
     fits = longest + largest <= budget
     allowed = largest <= int(budget * ceiling) and largest <= budget - max(int(budget * floor), longest)
-    try:
-        split = split_budget(config, page, chunk, context)
-    except InvalidRequest as error:
-        assert not (fits and allowed)
-        assert [v.field for v in error.violations] == ["memory.adapter_fraction" if fits else "memory.budget_bytes"]
+    if not (fits and allowed):
+        with pytest.raises(InvalidRequest) as refused:
+            split_budget(config, page, chunk, context)
+        field = "memory.adapter_fraction" if fits else "memory.budget_bytes"
+        assert [v.field for v in refused.value.violations] == [field]
         return
-    assert fits
-    assert allowed
+    split = split_budget(config, page, chunk, context)
     adapters = split.chunks * chunk
     assert largest <= adapters <= budget * ceiling
     assert budget - adapters >= budget * floor - 1

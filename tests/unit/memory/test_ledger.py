@@ -209,6 +209,20 @@ def test_pages_get_the_memory_of_idle_chunks() -> None:
     books.check_integrity()
 
 
+def test_where_both_kinds_have_idle_memory_the_other_kind_gives_it() -> None:
+    books = ledger(pages=10, chunks=4)
+    promise = promised(books, 10)
+    pages = [books.take_page(promise) for _ in range(10)]
+    books.drop_page(pages[3], at_step=-1)
+    grant = books.take_chunks(3)
+    assert grant is not None
+    assert books.idle() == ((3,), ())
+    books.free_chunks(grant, at_step=-1)
+    books.drop_page(pages[9], at_step=-1)
+    assert books.take_page(promised(books, 1)) == 3
+    assert books.idle() == ((), (2,)), "page 9 will be the next that is taken"
+
+
 def test_the_memory_of_an_id_that_waits_for_its_step_stays() -> None:
     books = ledger(pages=10, chunks=4)
     promise = promised(books, 9)

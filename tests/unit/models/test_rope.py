@@ -35,6 +35,7 @@ CASES: list[dict[str, Any]] = [
     {"rope_parameters": {**YARN, "factor": 0.5}},
     {"rope_parameters": {**YARN, "original_max_position_embeddings": 8}, "head_dim": 16},
     {"rope_parameters": {**YARN, "original_max_position_embeddings": 4}, "head_dim": 6, "rope_theta": 2.0},
+    {"rope_parameters": {**YARN, "original_max_position_embeddings": 6}, "head_dim": 64},  # a ramp of no width
     {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "original_max_position_embeddings": 4096},
 ]
 

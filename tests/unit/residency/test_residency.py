@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from lorry.config import MemoryConfig
 from lorry.errors import AdapterLoadFailed, InternalError, ObjectStoreUnavailable, SlotIntegrity
 from lorry.ids import AdapterDigest, Generation, RequestId, SlotId
 from lorry.memory import MemoryLedger
-from lorry.residency import AdapterState, Residency
+from lorry.residency import AdapterState, Residency, Slot
 from tests.unit.residency.memory_host import MemoryHost, Version, version
 
 A, B, C = version("a"), version("b"), version("c")
@@ -16,11 +18,21 @@ R1, R2, R3 = RequestId("r1"), RequestId("r2"), RequestId("r3")
 
 
 class Bench:
-    """``slots`` slots and ``chunks`` chunks of rank 8, ranks up to 16."""
+    """``slots`` slots and ``chunks`` chunks of rank 8, ranks up to 16; bytes for ``pages`` KV pages beside all chunks.
+    A page and a chunk are of one size."""
 
-    def __init__(self, *, slots: int = 2, chunks: int = 4, instant: bool = True) -> None:
+    def __init__(self, *, slots: int = 2, chunks: int = 4, pages: int = 8, instant: bool = True) -> None:
         chunks = min(chunks, slots * 2)
-        config = MemoryConfig((8 + chunks) * 100, (chunks + 0.5) / (8 + chunks), 4, 8, slots, 16)
+        total = pages + chunks
+        config = MemoryConfig(
+            budget_bytes=total * 100,
+            adapter_fraction=(chunks + 0.5) / total,
+            kv_fraction=0.0,
+            page_tokens=4,
+            chunk_rank=8,
+            max_slots=slots,
+            max_rank=16,
+        )
         self.ledger = MemoryLedger(config, 100, 100, 4)
         assert self.ledger.split.chunks == chunks
         self.host = MemoryHost(instant=instant)
@@ -194,7 +206,7 @@ def test_a_failed_load_frees_slot_and_chunks_and_an_older_fill_is_not_meant() ->
     bench.ledger.step_done(0)
     bench.residency.load_failed(placed.slot, placed.generation)
     assert bench.residency.slots() == []
-    assert bench.ledger.chunks_free == bench.ledger.split.chunks
+    assert bench.ledger.chunk_ids_free == bench.ledger.split.chunks
     assert bench.residency.state_of(A.digest) is AdapterState.FETCHING, "the other holder asks anew"
     bench.residency.check_integrity()
 
@@ -236,19 +248,197 @@ def test_misuse_is_an_error() -> None:
         bench.residency.release(R1)
 
 
-@pytest.mark.parametrize("damage", ["digest", "pins", "chunks"])
-def test_the_integrity_check_sees_damage(damage: str) -> None:
-    bench = Bench()
+def test_room_for_names_what_must_go_and_changes_nothing() -> None:
+    bench = Bench(slots=2, chunks=4)
     bench.use(R1, A)
     bench.use(R1, B)
-    first, second = bench.residency._slots[SlotId(0)], bench.residency._slots[SlotId(1)]
-    if damage == "digest":
-        first.digest, second.digest = second.digest, first.digest
-    elif damage == "pins":
-        first.pins.add(R2)
-    else:
-        first.grant = second.grant
+    bench.residency.hold(R2, C)
+    victims = bench.residency.room_for(R2)
+    assert victims is not None
+    assert [row.digest for row in victims] == ["a"]
+    assert bench.residency.resident == {"a", "b"}
+    placed = bench.residency.pin(R2, victims=victims)
+    assert placed is not None
+    assert (placed.displaced, placed.evicted) == (("a",), (SlotId(0),))
+    assert bench.residency.room_for(R2) is None, "it is in a slot already"
+    bench.residency.check_integrity()
+
+
+def test_room_for_what_is_not_on_the_host_is_none() -> None:
+    bench = Bench(instant=False)
+    bench.residency.hold(R1, A)
+    assert bench.residency.room_for(R1) is None
+    bench.host.land(A.digest)
+    bench.residency.poll()
+    assert bench.residency.room_for(R1) == []
+
+
+def test_victims_that_are_given_are_the_ones_that_go() -> None:
+    bench = Bench(slots=2)
+    bench.use(R1, A)
+    bench.use(R1, B)
+    bench.residency.hold(R2, C)
+    dearest = bench.residency.idle()[-1]
+    placed = bench.residency.pin(R2, victims=[dearest])
+    assert placed is not None
+    assert placed.displaced == ("b",)
+    assert bench.residency.resident == {"a", "c"}
+
+
+def test_without_the_bytes_nothing_is_pinned_and_nothing_goes() -> None:
+    """Room in slots and under the ceiling is not enough: KV pages have the bytes."""
+    bench = Bench(slots=3, chunks=4, pages=4)
+    bench.use(R1, A)
+    promise = bench.ledger.promise_pages(bench.ledger.split.pages)
+    assert promise is not None
+    assert bench.ledger.bytes_free == 100
+    bench.residency.hold(R2, version("w", rank=16))
+    assert bench.residency.room_for(R2) == []
+    assert bench.residency.pin(R2) is None
+    assert bench.residency.resident == {"a"}
+    assert bench.residency.state_of(version("w").digest) is AdapterState.ON_HOST
+    bench.residency.check_integrity()
+    (idle,) = bench.residency.idle()
+    placed = bench.residency.pin(R2, victims=[idle])
+    assert placed is not None, "what goes gives its bytes"
+    assert placed.displaced == ("a",)
+    bench.residency.check_integrity()
+
+
+def test_an_idle_slot_is_emptied_for_its_bytes() -> None:
+    bench = Bench(slots=3)
+    bench.use(R1, A)
+    bench.use(R1, version("w", rank=16))
+    before = bench.ledger.bytes_free
+    (first, second) = bench.residency.idle()
+    assert (first.digest, second.digest) == ("a", "w")
+    assert bench.residency.evict(second) == "w"
+    assert bench.ledger.bytes_free == before + 200
+    assert bench.residency.resident == {"a"}
     with pytest.raises(SlotIntegrity):
+        bench.residency.evict(second)
+    bench.residency.check_integrity()
+
+
+def test_idle_lists_the_held_last_and_only_by_force_the_pinned_and_the_read_never() -> None:
+    bench = Bench(slots=4, chunks=4)
+    for ref in (A, B, C):
+        bench.use(R1, ref)
+    bench.use(R1, version("read"), at_step=5)
+    bench.residency.hold(R1, A)
+    bench.residency.hold(R2, B)
+    bench.residency.pin(R2)
+    assert [row.digest for row in bench.residency.idle()] == ["c"]
+    assert [row.digest for row in bench.residency.idle(force=True)] == ["c", "a"]
+    with pytest.raises(SlotIntegrity, match="pinned"):
+        bench.residency.evict(next(row for row in bench.residency._slots if row.digest == "b"))
+    bench.ledger.step_done(5)
+    assert [row.digest for row in bench.residency.idle()] == ["c", "read"]
+
+
+def test_what_went_raises_the_worth_of_what_is_used_after() -> None:
+    bench = Bench(slots=3)
+    bench.use(R1, A)
+    bench.use(R1, B)
+    first, second = (row.worth for row in bench.residency.idle())
+    assert first == second == pytest.approx(bench.ledger.costs.load_s_per_byte)
+    bench.residency.evict(bench.residency.idle()[0])
+    bench.use(R1, C)
+    assert bench.residency.idle()[-1].worth == pytest.approx(2 * first)
+    assert [row.digest for row in bench.residency.idle()] == ["b", "c"]
+
+
+def _find(bench: Bench, digest: str) -> Slot:
+    return next(row for row in bench.residency._slots if row.digest == digest)
+
+
+def _digests_swapped(bench: Bench) -> None:
+    first, second = _find(bench, "a"), _find(bench, "b")
+    first.digest, second.digest = second.digest, first.digest
+
+
+def _pin_of_nobody(bench: Bench) -> None:
+    _find(bench, "a").pins.add(R2)
+
+
+def _pin_of_another_version(bench: Bench) -> None:
+    row = _find(bench, "b")
+    row.pins.add(R1)
+    _find(bench, "a").pins.clear()
+    bench.residency._pinned_by[R1] = row
+
+
+def _chunks_shared(bench: Bench) -> None:
+    _find(bench, "a").grant = _find(bench, "b").grant
+
+
+def _chunks_leaked(bench: Bench) -> None:
+    bench.ledger.take_chunks(1)
+
+
+def _half_empty(bench: Bench) -> None:
+    _find(bench, "b").grant = None
+
+
+def _found_in_an_empty_slot(bench: Bench) -> None:
+    row = _find(bench, "b")
+    assert row.grant is not None
+    bench.ledger.free_chunks(row.grant, -1)
+    row.digest = row.grant = None
+
+
+def _resident_without_a_slot(bench: Bench) -> None:
+    bench.residency._versions[C.digest].state = AdapterState.RESIDENT
+
+
+def _fetching_unasked(bench: Bench) -> None:
+    bench.residency._asking.clear()
+
+
+def _asked_twice(bench: Bench) -> None:
+    bench.residency._asking.append(C.digest)
+
+
+def _holder_of_nothing(bench: Bench) -> None:
+    bench.residency._versions[C.digest].holders.add(R2)
+
+
+def _remembered(bench: Bench) -> None:
+    version = bench.residency._versions[C.digest]
+    version.holders.clear()
+    del bench.residency._held_by[R3]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_digests_swapped, "not the one that its digest"),
+        (_pin_of_nobody, "its pins and their owners"),
+        (_pin_of_another_version, "does not hold its version"),
+        (_chunks_shared, "shares an adapter chunk"),
+        (_chunks_leaked, "other adapter chunks in use"),
+        (_half_empty, "half empty"),
+        (_found_in_an_empty_slot, "in a slot that does not hold it"),
+        (_resident_without_a_slot, "the slot table says otherwise"),
+        (_fetching_unasked, "asked after, or not"),
+        (_asked_twice, "asked after twice"),
+        (_holder_of_nothing, "holders and their holds differ"),
+        (_remembered, "nobody holds it"),
+    ],
+)
+def test_the_integrity_check_sees(damage: Callable[[Bench], None], words: str) -> None:
+    bench = Bench(slots=3, instant=False)
+    for owner, ref in ((R1, A), (R2, B)):
+        bench.residency.hold(owner, ref)
+        bench.host.land(ref.digest)
+        bench.residency.poll()
+        bench.residency.pin(owner)
+    bench.residency.unpin(R2, -1)
+    bench.residency.release(R2)
+    bench.residency.hold(R3, C)
+    bench.residency.check_integrity()
+    damage(bench)
+    with pytest.raises(SlotIntegrity, match=words):
         bench.residency.check_integrity()
 
 

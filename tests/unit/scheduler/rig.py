@@ -25,9 +25,7 @@ def prefix_key(adapter: AdapterDigest | None, salt: bytes, scope: str, owner: st
 
 
 class Rig:
-    """``pages`` of 4 tokens, ``chunks`` of rank 8, ``slots``; one sequence holds at most ``context`` tokens.
-
-    """
+    """``pages`` of 4 tokens, ``chunks`` of rank 8, ``slots``; one sequence holds at most ``context`` tokens."""
 
     def __init__(
         self,

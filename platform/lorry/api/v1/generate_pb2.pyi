@@ -689,7 +689,7 @@ class TokenLogprobs(_message.Message):
     logprob: _builtins.float
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopLogprob]:
-        """Likeliest first, ties by id."""
+        """Likeliest first, equal logits by id."""
 
     def __init__(
         self,

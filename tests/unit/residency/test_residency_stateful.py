@@ -1,0 +1,216 @@
+"""Holds, pins, fetches, evictions, damage and steps in any order, against a model of who has what."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lorry.config import MemoryConfig
+from lorry.errors import ObjectStoreUnavailable
+from lorry.ids import AdapterDigest, Generation, RequestId, SlotId
+from lorry.memory import MemoryLedger, PagePromise
+from lorry.residency import AdapterState, Placement, Residency
+from tests.unit.residency.memory_host import MemoryHost, Version, version
+
+VERSIONS = [version(f"v{i}", rank) for i, rank in enumerate((1, 8, 8, 9, 16))]
+CHUNKS = {ref.digest: -(-ref.rank // 8) for ref in VERSIONS}
+Fill = tuple[SlotId, Generation]
+
+
+class ResidencyMachine(RuleBasedStateMachine):
+    """Three slots, four chunks, bytes for four chunks and two pages. ``filled``: what each slot holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = MemoryConfig(600, 0.7, 0.0, page_tokens=4, chunk_rank=8, max_slots=3, max_rank=16)
+        self.ledger = MemoryLedger(config, 100, 100, 4)
+        assert (self.ledger.split.chunks, self.ledger.split.pages) == (4, 4)
+        self.host = MemoryHost(instant=False)
+        self.residency: Residency[Version] = Residency(self.ledger, self.host)
+        self.holds: dict[RequestId, AdapterDigest] = {}
+        self.pins: dict[RequestId, Fill] = {}
+        self.filled: dict[SlotId, tuple[Generation, AdapterDigest]] = {}
+        self.generations: dict[SlotId, Generation] = {}
+        self.last: dict[SlotId, int] = {}
+        self.promise: PagePromise | None = None
+        self.count = 0
+        self.done = -1
+
+    def _pinned(self, slot: SlotId) -> set[RequestId]:
+        return {owner for owner, (at, _) in self.pins.items() if at == slot}
+
+    def _empty(self, slot: SlotId) -> None:
+        assert not self._pinned(slot), "a pinned slot never goes"
+        del self.filled[slot]
+
+    @rule(ref=st.sampled_from(VERSIONS))
+    def hold(self, ref: Version) -> None:
+        owner = RequestId(f"r{self.count}")
+        self.count += 1
+        try:
+            state = self.residency.hold(owner, ref)
+        except ObjectStoreUnavailable as error:
+            raise AssertionError("a failure that nobody stayed to hear of is not held against the next") from error
+        assert state is not AdapterState.ABSENT
+        self.holds[owner] = ref.digest
+
+    @precondition(lambda self: self.holds.keys() - self.pins.keys())
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from(sorted(self.holds.keys() - self.pins.keys())))
+        self.residency.release(owner)
+        self.residency.release(owner)
+        del self.holds[owner]
+
+    @precondition(lambda self: self.holds.keys() - self.pins.keys())
+    @rule(data=st.data(), force=st.booleans(), given_victims=st.booleans())
+    def pin(self, data: st.DataObject, force: bool, given_victims: bool) -> None:
+        owner = data.draw(st.sampled_from(sorted(self.holds.keys() - self.pins.keys())))
+        digest, free = self.holds[owner], self.ledger.bytes_free
+        resident = digest in {held for _, held in self.filled.values()}
+        victims = self.residency.room_for(owner, force=force)
+        goes = [] if victims is None else [row.slot for row in victims]
+        assert len(set(goes)) == len(goes)
+        before = self.residency.slots()
+        placed = self.residency.pin(owner, force=force, victims=victims if given_victims else None)
+        if placed is None:
+            assert not resident
+            assert self.residency.slots() == before, "nothing changed"
+            short = free + 100 * sum(CHUNKS[self.filled[slot][1]] for slot in goes) < 100 * CHUNKS[digest]
+            assert victims is None or short
+            return
+        self._check(placed, digest, free, resident, force)
+        assert resident or list(placed.evicted) == goes
+        for slot in placed.evicted:
+            self._empty(slot)
+        if placed.loaded:
+            assert placed.generation == self.generations.get(placed.slot, 0) + 1
+            self.generations[placed.slot] = placed.generation
+            self.filled[placed.slot] = (placed.generation, digest)
+        self.pins[owner] = (placed.slot, placed.generation)
+
+    def _check(self, placed: Placement, digest: AdapterDigest, free: int, resident: bool, force: bool) -> None:
+        assert placed.digest == digest
+        assert placed.loaded == (not resident)
+        assert len(placed.chunks) == CHUNKS[digest]
+        if resident:
+            assert self.filled[placed.slot] == (placed.generation, digest)
+            assert not placed.evicted
+        assert placed.displaced == tuple(self.filled[slot][1] for slot in placed.evicted)
+        for slot in placed.evicted:
+            assert self.last.get(slot, -1) <= self.done, "a step under way reads it"
+        assert force or not set(placed.displaced) & set(self.holds.values())
+
+    @precondition(lambda self: self.pins)
+    @rule(data=st.data(), ahead=st.integers(-1, 2))
+    def unpin(self, data: st.DataObject, ahead: int) -> None:
+        owner = data.draw(st.sampled_from(sorted(self.pins)))
+        self.residency.unpin(owner, self.done + ahead)
+        self.residency.unpin(owner, self.done + ahead)
+        slot, _ = self.pins.pop(owner)
+        self.last[slot] = max(self.last.get(slot, -1), self.done + ahead)
+
+    @rule(data=st.data(), force=st.booleans())
+    def evict(self, data: st.DataObject, force: bool) -> None:
+        rows = self.residency.idle(force=force)
+        held = set(self.holds.values())
+        expected = {
+            slot
+            for slot, (_, digest) in self.filled.items()
+            if not self._pinned(slot) and self.last.get(slot, -1) <= self.done and (force or digest not in held)
+        }
+        assert {row.slot for row in rows} == expected
+        by_hold = [row.digest in held for row in rows]
+        assert by_hold == sorted(by_hold), "those that somebody holds come last"
+        if rows:
+            row = data.draw(st.sampled_from(rows))
+            assert self.residency.evict(row) == self.filled[row.slot][1]
+            self._empty(row.slot)
+
+    @rule(ref=st.sampled_from(VERSIONS))
+    def lose(self, ref: Version) -> None:
+        slot = next((slot for slot, (_, digest) in self.filled.items() if digest == ref.digest), None)
+        if slot is not None and self._pinned(slot):
+            slot = None
+        assert self.residency.lose(ref.digest) == slot
+        if slot is not None:
+            self._empty(slot)
+
+    @precondition(lambda self: self.filled)
+    @rule(data=st.data(), stale=st.booleans())
+    def load_failed(self, data: st.DataObject, stale: bool) -> None:
+        slot = data.draw(st.sampled_from(sorted(self.filled)))
+        generation = Generation(self.filled[slot][0] - stale)
+        if not stale and self._pinned(slot):
+            return
+        self.residency.load_failed(slot, generation)
+        if not stale:
+            self._empty(slot)
+
+    @precondition(lambda self: self.host.fetching)
+    @rule(data=st.data(), fails=st.booleans())
+    def fetch_ends(self, data: st.DataObject, fails: bool) -> None:
+        digest = data.draw(st.sampled_from(sorted(self.host.fetching)))
+        if fails:
+            self.host.fail(digest, ObjectStoreUnavailable("gone for now"))
+        else:
+            self.host.land(digest)
+
+    @rule(limit=st.integers(1, 3))
+    def poll(self, limit: int) -> None:
+        for arrival in self.residency.poll(limit):
+            if arrival.error is None:
+                assert self.residency.state_of(arrival.digest) is AdapterState.ON_HOST
+                continue
+            for owner in [owner for owner, digest in self.holds.items() if digest == arrival.digest]:
+                self.residency.release(owner)
+                del self.holds[owner]
+
+    @rule()
+    def host_tier_wants_room(self) -> None:
+        for digest in sorted(self.host.ready.keys() - self.host.retained):
+            self.host.drop(digest)
+
+    @rule(pages=st.integers(0, 4))
+    def pages_want_bytes(self, pages: int) -> None:
+        if self.promise is not None:
+            self.ledger.end_promise(self.promise)
+        self.promise = self.ledger.promise_pages(pages)
+
+    @rule(steps=st.integers(1, 2))
+    def step_done(self, steps: int) -> None:
+        self.done += steps
+        self.ledger.step_done(self.done)
+
+    @invariant()
+    def nobody_loses_anything(self) -> None:
+        self.residency.check_integrity()
+        self.ledger.check_integrity()
+        assert self.host.retained == set(self.holds.values()), "a hold keeps the host copy, and nothing else does"
+        slots = {SlotId(row["slot"]): row for row in self.residency.slots()}
+        assert {slot: (row["generation"], row["digest"]) for slot, row in slots.items()} == self.filled
+        assert self.residency.resident == {digest for _, digest in self.filled.values()}
+        for slot, (generation, _) in self.filled.items():
+            assert set(self.residency.pinned(slot, generation)) == self._pinned(slot)
+            assert self.residency.pinned(slot, Generation(generation + 1)) == ()
+        for digest in self.holds.values():
+            assert self.residency.state_of(digest) is not AdapterState.ABSENT
+
+    def teardown(self) -> None:
+        for owner in list(self.pins):
+            self.residency.unpin(owner, self.done)
+        for owner in self.holds:
+            self.residency.release(owner)
+        self.ledger.step_done(self.done + 2)
+        for row in self.residency.idle():
+            self.residency.evict(row)
+        self.residency.check_integrity()
+        assert not self.host.retained
+        assert self.residency.slots() == []
+        assert not self.residency.fetching
+        assert self.ledger.use().chunks_free == 4
+
+
+TestResidency = ResidencyMachine.TestCase
+TestResidency.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
