@@ -17,9 +17,9 @@ from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLog
 class EngineRequest:
     """``adapter`` None is the base. Times are seconds from the moment of submission; None is no limit.
 
-    ``n`` choices share the prompt; each has ``stopping`` of its own count. ``cache_salt`` is the tenant's, derived by the
-    gateway: requests with another one, or another ``cache_scope``, never meet in the prefix cache, and an empty one keeps
-    out of it.
+    ``n`` choices share the prompt; each has ``stopping`` of its own count. ``cache_salt`` is the tenant's, derived by
+    the gateway: requests with another one, or another ``cache_scope``, never meet in the prefix cache, and an empty one
+    keeps out of it.
     """
 
     request_id: RequestId
@@ -77,8 +77,8 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceEnd:
-    """``reason``: ``stop`` (end of sequence, a stop id, a stop string) or ``length`` (max_tokens, or the context's end).
-    ``matched_stop`` is the stop string, or ''; ``matched_stop_id`` the id that ended it."""
+    """``reason``: ``stop`` (end of sequence, a stop id, a stop string) or ``length`` (max_tokens, or the context's
+    end). ``matched_stop`` is the stop string, or ''; ``matched_stop_id`` the id that ended it."""
 
     reason: str
     matched_stop: str
@@ -89,8 +89,8 @@ class ChoiceEnd:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """All choices have ended; ``choices[i]`` is choice i. Nothing follows it. ``output_tokens`` is their sum,
-    ``prompt_tokens`` and ``cached_prompt_tokens`` count the prompt once. Seconds are of choice 0, ``decode_s`` up to the
-    last token of all."""
+    ``prompt_tokens`` and ``cached_prompt_tokens`` count the prompt once. Seconds are of choice 0, ``decode_s`` up to
+    the last token of all."""
 
     provenance: Provenance
     choices: tuple[ChoiceEnd, ...]

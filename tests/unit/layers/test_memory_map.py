@@ -2,7 +2,9 @@
 
 import gc
 import mmap
+import re
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,24 @@ def test_nothing_is_physical_before_it_is_written() -> None:
     zeros.tensor[7, 5] = 1.0
     assert resident_bytes(zeros.tensor) == OS_PAGE
     assert float(zeros.tensor.sum()) == 1.0
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no transparent huge pages"
+)
+def test_huge_pages_are_off_whatever_the_system_prefers() -> None:
+    """With them one token's keys would make two megabytes physical in every layer."""
+    tensor = ZeroMap((1024, WORDS)).tensor
+    address = tensor.data_ptr()
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        mapping = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+        if mapping:
+            inside = int(mapping[1], 16) <= address < int(mapping[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            assert "nh" in line.split()
+            return
+    raise AssertionError("the mapping is not in smaps")
 
 
 def test_a_view_keeps_the_mapping_alive() -> None:

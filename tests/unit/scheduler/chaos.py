@@ -137,8 +137,7 @@ class Chaos:
                     choice=choice,
                     after=leader if choice else None,
                 )
-            except (Overloaded, ObjectStoreUnavailable) as error:
-                assert ref is not None or isinstance(error, Overloaded)
+            except (Overloaded, ObjectStoreUnavailable):
                 for other in made:
                     self.rig.scheduler.abort(other)
                 self.check()
