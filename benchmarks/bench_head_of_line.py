@@ -3,7 +3,9 @@
     python benchmarks/bench_head_of_line.py [--tiny] [--rounds 3] [--json PATH]
 
 Each round runs the same chats twice, at the same moments: without the long request, and with it among them (after the
-fifth). p95 is over the chats of all rounds; the ratio is the one number to read.
+fifth). p95 is over the chats of all rounds; the ratio is the one number to read. How far apart the chats come is measured
+before: a burst of them shows how many the machine serves, and they come at half that rate (``--every`` overrides it).
+Near its full rate whatever is added, in any order, becomes a queue.
 """
 
 from __future__ import annotations
@@ -33,26 +35,27 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Chats of ``chat_tokens`` (from, to) come ``every_s`` apart on average; the long prompt has ``long_tokens``."""
+    """Chats of ``chat_tokens`` (from, to) come ``every_s`` apart on average, None: at half the rate that the machine
+    can serve. The long prompt has ``long_tokens``."""
 
     long_tokens: int = 1900
-    every_s: float = 0.25
+    every_s: float | None = None
     chat_tokens: tuple[int, int] = (32, 96)
     out: tuple[int, int] = (16, 48)
 
-    def chats(self, seed: int, vocabulary: int) -> list[Request]:
+    def chats(self, seed: int, vocabulary: int, every_s: float) -> list[Request]:
         rng = random.Random(seed)
         return [
             Request(
-                (i + rng.uniform(-0.5, 0.5)) * self.every_s + 0.5 * self.every_s,
+                (i + rng.random()) * every_s,
                 draw(rng, rng.randint(*self.chat_tokens), vocabulary),
                 rng.randint(*self.out),
             )
             for i in range(CHATS)
         ]
 
-    def long(self, seed: int, vocabulary: int) -> Request:
-        return Request(AFTER * self.every_s, draw(random.Random(-seed), self.long_tokens, vocabulary), 8)
+    def long(self, seed: int, vocabulary: int, every_s: float) -> Request:
+        return Request(AFTER * every_s, draw(random.Random(-seed), self.long_tokens, vocabulary), 8)
 
 
 def draw(rng: random.Random, count: int, vocabulary: int) -> list[int]:
@@ -70,6 +73,12 @@ async def replay(engine: EngineClient, requests: Sequence[Request]) -> list[Repl
     return list(await asyncio.gather(*map(one, requests)))
 
 
+async def half_rate(engine: EngineClient, workload: Workload, vocabulary: int) -> float:
+    """Seconds between chats at half the rate at which a burst of them is served."""
+    replies = await replay(engine, workload.chats(-1, vocabulary, 0.0))
+    return 2 * (max(reply.last for reply in replies) - min(reply.sent for reply in replies)) / CHATS
+
+
 async def measure(config: EngineConfig, workload: Workload, rounds: int) -> dict[str, Any]:
     without: list[float] = []
     beside: list[float] = []
@@ -77,9 +86,13 @@ async def measure(config: EngineConfig, workload: Workload, rounds: int) -> dict
     long_among: list[float] = []
     async with running(config) as engine:
         vocabulary = (await engine.info()).vocabulary
-        await replay(engine, workload.chats(-1, vocabulary)[:4])
+        await replay(engine, workload.chats(0, vocabulary, 0.0)[:4])
+        every_s = workload.every_s
+        if every_s is None:
+            every_s = await half_rate(engine, workload, vocabulary)
         for number in range(1, rounds + 1):
-            chats, long = workload.chats(number, vocabulary), workload.long(number, vocabulary)
+            chats = workload.chats(number, vocabulary, every_s)
+            long = workload.long(number, vocabulary, every_s)
             without.extend(reply.ttft for reply in await replay(engine, chats))
             *answered, last = await replay(engine, [*chats, long])
             beside.extend(reply.ttft for reply in answered)
@@ -88,7 +101,7 @@ async def measure(config: EngineConfig, workload: Workload, rounds: int) -> dict
     return {
         "benchmark": "head_of_line",
         "chats": CHATS,
-        "every_s": workload.every_s,
+        "every_s": round(every_s, 3),
         "long_prompt_tokens": workload.long_tokens,
         "rounds": rounds,
         "ttft_p50_ms_without": round(1e3 * quantile(without, 0.5), 1),
@@ -106,14 +119,14 @@ def main() -> None:
     parser = parser_of(__doc__)
     add_base_option(parser)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--every", type=float, default=Workload().every_s, help="seconds between chats")
+    parser.add_argument("--every", type=float, default=None, help="seconds between chats")
     options = parser.parse_args()
     with chosen_base(options) as (base_dir, scratch):
         config = engine_config(base_dir, scratch, tiny=options.tiny)
-        workload = Workload(long_tokens=900, every_s=0.02) if options.tiny else Workload(every_s=options.every)
+        workload = Workload(900 if options.tiny else 1900, options.every)
         result = asyncio.run(measure(config, workload, options.rounds))
     show(
-        f"20 chats, one every {workload.every_s} s, and a prompt of {workload.long_tokens} tokens among them",
+        f"20 chats, one every {result['every_s']} s, and a prompt of {workload.long_tokens} tokens among them",
         ("", "TTFT p50 ms", "of without", "TTFT p95 ms", "of without"),
         [
             ("without", result["ttft_p50_ms_without"], 1.0, result["ttft_p95_ms_without"], 1.0),

@@ -17,8 +17,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig
+from lorry.engine import runner
 from lorry.engine.contract import EngineClient
-from lorry.engine.runner import CpuRunner
+from lorry.engine.sampler import draw
 from lorry.engine.transport_client import GrpcEngineClient
 from lorry.engine.transport_server import serve_engine
 from lorry.text import Tokenizer
@@ -106,18 +107,17 @@ async def test_every_adapter_and_the_base(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorded: dict[int, list[torch.Tensor]] = defaultdict(list)
-    sample = CpuRunner._sample
 
-    def recording(self: CpuRunner, steps: Any, logits: torch.Tensor) -> Any:
-        rows = [step.sequence for step in steps if step.logit_rows]
-        for row, sequence in enumerate(rows):
-            recorded[sequence].append(logits[row].clone())
-        return sample(self, steps, logits)
+    def recording(sampled: Any, sequences: Any, logits: torch.Tensor) -> Any:
+        for row, step in enumerate(sampled):
+            recorded[step.sequence].append(logits[row].clone())
+        return draw(sampled, sequences, logits)
 
     names = list(prompts)
     compared: list[int] = []
     async with running(config_of(base_dir, chunk)) as r:
-        monkeypatch.setattr(CpuRunner, "_sample", recording)
+        await r.engine.state()  # answered once it is warm
+        monkeypatch.setattr(runner, "draw", recording)
         refs = [r.host.add(EXAMPLES / name) if name else None for name in names]
         for (name, prompt), ref in zip(prompts.items(), refs, strict=True):
             recorded.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from lorry.config import MemoryConfig, SchedulerConfig
 from tests.support.adapters import save_adapter
 from tests.support.engines import ask, engine_config, running
+from tests.support.oracle import generated
 from tests.support.tiny_base import write_tiny_model
 
 TIE = 1e-3
@@ -30,26 +30,6 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "qv": {"r": 4, "lora_alpha": 8, "use_rslora": True, "target_modules": ["q_proj", "v_proj"]},
     "by class": {"r": 3, "lora_alpha": 9, "target_modules": "all-linear", "task_type": None},
 }
-
-
-def generated(model: Any, prompt: Sequence[int]) -> tuple[list[int], int]:
-    """Greedy ids, and how many of them are clear of ties (top-two gap of TIE and more)."""
-    model.generation_config.eos_token_id = None
-    ids = torch.tensor([prompt])
-    with torch.inference_mode():
-        found = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=TOKENS,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-    gaps = [float(top[0, 0] - top[0, 1]) for top in (torch.topk(logits, 2).values for logits in found.logits)]
-    clear = next((i for i, gap in enumerate(gaps) if gap < TIE), TOKENS)
-    tokens: list[int] = found.sequences[0, len(prompt) :].tolist()
-    assert len(tokens) == TOKENS
-    return tokens, clear
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -71,7 +51,7 @@ async def test_base_and_adapters_alone_and_together(tmp_path: Path, case: str, c
         together = await asyncio.gather(*(ask(r.engine, p, ref, TOKENS) for p, ref in zip(prompts, refs, strict=True)))
     compared = 0
     for prompt, ref, model, one, all_ in zip(prompts, refs, [base, *tuned], alone, together, strict=True):
-        want, clear = generated(model, prompt)
+        want, clear = generated(model, prompt, TOKENS, TIE)
         for answer in (one, all_):
             assert list(answer.ids[:clear]) == want[:clear]
             assert answer.finished.provenance.adapter == (ref.digest if ref else None)
@@ -93,7 +73,7 @@ async def test_narrow_types_answer_as_float32_does_where_the_choice_is_clear(
     async with running(engine_config(tmp_path / "base", dtype=dtype)) as r:
         answer = await ask(r.engine, prompt, None, TOKENS)
         assert answer.finished.provenance.dtype == dtype
-    want, clear = generated(base, prompt)
+    want, clear = generated(base, prompt, TOKENS, TIE)
     if dtype == "bfloat16":
         clear = min(clear, 4)  # the products' own rounding may decide later ones
     assert list(answer.ids[:clear]) == want[:clear]

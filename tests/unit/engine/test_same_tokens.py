@@ -24,6 +24,7 @@ from lorry.engine.transport_server import serve_engine
 from lorry.request import SamplingParams
 from tests.support.adapters import save_adapter
 from tests.support.engines import GREEDY, Answer, Running, ask, engine_config, preempt_at_every_step, running
+from tests.support.oracle import generated
 from tests.support.tiny_base import write_tiny_model
 
 TOKENS = 24
@@ -89,23 +90,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def greedy_of(model: Any, prompt: Sequence[int]) -> list[int]:
-    model.generation_config.eos_token_id = None
-    ids = torch.tensor([prompt])
-    with torch.inference_mode():
-        found = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=TOKENS,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-    tokens: list[int] = found.sequences[0, len(prompt) :].tolist()
-    for i, logits in enumerate(found.logits):
-        top = torch.topk(logits[0], 2).values
-        if float(top[0] - top[1]) < TIE:
-            return tokens[:i]
-    return tokens
+    tokens, clear = generated(model, prompt, TOKENS, TIE)
+    return tokens[:clear]
 
 
 def config_of(world: World, **scheduler: Any) -> EngineConfig:

@@ -156,6 +156,17 @@ def test_what_was_used_since_something_went_outlives_what_was_not() -> None:
     assert (bench.found(second), bench.found(third)) == (1, 0)
 
 
+def test_what_went_raises_the_worth_of_what_is_used_after() -> None:
+    bench = Bench()
+    bench.cache(chain("1", 1))
+    bench.cache(chain("2", 1))
+    old = bench.index.cheapest()
+    bench.index.evict()
+    bench.found(chain("2", 1))
+    assert old is not None
+    assert bench.index.cheapest() == pytest.approx(2 * old)
+
+
 def test_what_is_used_never_goes_nor_what_comes_before_it() -> None:
     bench, keys = Bench(), chain("x", 4)
     bench.cache(keys)

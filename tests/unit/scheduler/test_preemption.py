@@ -290,10 +290,14 @@ def test_what_a_preemption_gave_is_for_those_that_run() -> None:
     rig.add("two", prompt=7, out=13)
     rig.step()
     assert running(rig) == ["one", "two"]
-    rig.add("small", prompt=1, out=1, tenant="u")
+    rig.add("small", prompt=1, out=2, tenant="u")
     while not rig.scheduler.state()["preemptions"]:
-        rig.step()
-    assert running(rig) == ["one"]
+        plan = rig.step()
+    assert plan is not None
+    assert plan.new == (), "although there is a page for it, and one to spare"
+    plan = rig.step()
+    assert plan is not None
+    assert [len(new.token_ids) for new in plan.new] == [1]
     rig.run_out()
 
 
