@@ -3,9 +3,9 @@
     python benchmarks/bench_head_of_line.py [--tiny] [--rounds 3] [--json PATH]
 
 Each round runs the same chats twice, at the same moments: without the long request, and with it among them (after the
-fifth). p95 is over the chats of all rounds; the ratio is the one number to read. How far apart the chats come is measured
-before: a burst of them shows how many the machine serves, and they come at half that rate (``--every`` overrides it).
-Near its full rate whatever is added, in any order, becomes a queue.
+fifth). p95 is over the chats of all rounds; the ratio is the one number to read. How far apart the chats come is
+measured before: a burst of them shows how many the machine serves, and they come at half that rate (``--every``
+overrides it). Near its full rate whatever is added, in any order, becomes a queue.
 """
 
 from __future__ import annotations

@@ -169,9 +169,10 @@ async def laboratory(root: Path, files: Files, options: Settings | None = None) 
 
 
 def ids_of(*words: object, length: int = 4 * PAGE + 6) -> list[int]:
-    """Random ids, the same for the same words, none of them special."""
+    """Random ids, the same for the same words, none of them special; the last is a letter, so that no half of a
+    character reaches from the prompt into the answer's text."""
     draw = random.Random(repr(words))
-    return [draw.randrange(0, 250) for _ in range(length)]
+    return [draw.randrange(0, 250) for _ in range(length - 1)] + [draw.randrange(64, 90)]
 
 
 def ask_ids(model: str, ids: Sequence[int], max_tokens: int = 24, **fields: Any) -> pb.GenerateRequest:

@@ -100,6 +100,49 @@ def test_decode_with_pages_shared_between_rows() -> None:
         torch.testing.assert_close(got[row : row + 1].double(), want, atol=1e-4, rtol=1e-4)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    prefixes=st.lists(st.integers(1, 4), min_size=1, max_size=2),
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 2), st.integers(1, PAGE)), max_size=6),
+    kv_heads=st.sampled_from([1, 3]),
+    group=st.sampled_from([1, 4]),
+    window=st.sampled_from([None, None, 3, PAGE + 3]),
+    dense=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_any_mix_of_shared_prefixes_equals_the_loop(
+    prefixes: list[int],
+    rows: list[tuple[int, int, int, int]],
+    kv_heads: int,
+    group: int,
+    window: int | None,
+    dense: bool,
+    seed: int,
+) -> None:
+    """``rows``: which prefix (2: none), how many of its pages, how many of its own, positions in the last."""
+    generator = torch.Generator().manual_seed(seed)
+    free = list(range(40)) if dense else torch.randperm(40, generator=generator).tolist()
+    k, v = pages(40, kv_heads, 16, seed)
+    shared = [[free.pop(0) for _ in range(count)] for count in prefixes]
+    tables, lengths = [], []
+    for which, head, own, last in [*rows, (0, 4, 1, 2), (0, 1, 0, PAGE)]:
+        table = shared[which][:head] if which < len(shared) else []
+        table = [*table, *(free.pop(0) for _ in range(own if table else max(own, 1)))]
+        tables.append(table)
+        lengths.append((len(table) - 1) * PAGE + last)
+    q = torch.randn(len(tables), kv_heads * group, 16, generator=generator)
+    got = decode_attention(q, k, v, plan_decode(tables, lengths, PAGE, group, torch.float32, window))
+    for row, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+        want = paged_attention_reference(q[row : row + 1], k, v, table, length - 1, window)
+        torch.testing.assert_close(got[row : row + 1].double(), want, atol=1e-4, rtol=1e-4)
+
+
+def test_a_shared_page_is_read_once_for_all_its_rows() -> None:
+    plan = plan_decode([[1, 2], [1, 3], [1, 4]], [PAGE + 2, PAGE + 5, PAGE + 1], PAGE, 2, torch.float32)
+    assert [(s.pages.tolist(), s.rows.tolist()) for s in plan.shared] == [([1], [0, 1, 2])]
+    assert len(plan.owner) == 3, "and the others each by its own"
+
+
 def test_pages_of_others_inside_the_range_may_hold_nan() -> None:
     k, v = pages(3, 2, 16)
     k[1], v[1] = float("nan"), float("nan")

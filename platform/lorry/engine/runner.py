@@ -60,8 +60,7 @@ class CpuRunner:
             self._sequences.pop(sequence, None)
         for new in plan.new:
             self._sequences[new.sequence] = SequenceState.of(new)
-        for slot in plan.unloads:
-            self._arena.unload(slot)
+        lost = self._unload_adapters(plan)
         self._kv.release(plan.idle_pages)
         self._arena.release(plan.idle_chunks)
         failed = self._load_adapters(plan)
@@ -75,7 +74,7 @@ class CpuRunner:
                 results.append(SequenceResult(step.sequence, (), None, SlotIntegrity.reason))
         if runnable:
             results.extend(self._run(runnable))
-        return StepHandle(StepResult(plan.step, tuple(results), self._clock() - began, tuple(failed)))
+        return StepHandle(StepResult(plan.step, tuple(results), self._clock() - began, tuple(failed), tuple(lost)))
 
     def collect(self, handle: StepHandle) -> StepResult:
         return handle.result
@@ -84,6 +83,22 @@ class CpuRunner:
         """Before an answer is stated to be complete: the device still holds the bytes that were loaded as
         ``digest``. Raises SlotIntegrity."""
         self._arena.verify(self._arena.slot_of(digest), step)
+
+    def _unload_adapters(self, plan: StepPlan) -> list[AdapterDigest]:
+        """Reads the bytes once more before they go: who was preempted from this fill, or uses pages that it computed,
+        has nobody else to ask. Answers the versions whose bytes had changed."""
+        lost: list[AdapterDigest] = []
+        for slot in plan.unloads:
+            entry = self._arena.entry(slot)
+            try:
+                if entry is not None:
+                    self._arena.verify(slot, plan.step)
+            except SlotIntegrity as error:
+                log.error("step %d: %s", plan.step, error)
+                if entry is not None:
+                    lost.append(entry.digest)
+            self._arena.unload(slot)
+        return lost
 
     def _load_adapters(self, plan: StepPlan) -> list[tuple[SlotId, str]]:
         failed: list[tuple[SlotId, str]] = []

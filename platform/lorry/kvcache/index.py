@@ -122,6 +122,11 @@ class PrefixIndex:
             return worth if block.last_step <= self._ledger.done_step else None
         return None
 
+    @property
+    def awaits_step(self) -> bool:
+        """A block could go if a step that read it were done."""
+        return self.cheapest() is None and bool(self._leaves)
+
     def evict(self) -> None:
         """Let the block of ``cheapest`` go."""
         if self.cheapest() is None:

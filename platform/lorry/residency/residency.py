@@ -181,6 +181,11 @@ class Residency(Generic[R]):
         chunks = () if row.grant is None else row.grant.chunks
         return Placement(row.slot, row.generation, digest, chunks, loaded, tuple(r.slot for r in evicted), displaced)
 
+    @property
+    def unpinned_chunks(self) -> int:
+        """No less than all slots of ``idle`` have."""
+        return self._slots.unpinned_chunks
+
     def idle(self, *, force: bool = False) -> list[Slot]:
         """Slots that could be emptied, the least worth first; those that somebody holds only with ``force``, last."""
         rows = self._slots.evictable()

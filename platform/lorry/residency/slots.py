@@ -39,6 +39,7 @@ class SlotTable:
         self._rows = [Slot(SlotId(i), Generation(0)) for i in range(count)]
         self._by_digest: dict[AdapterDigest, Slot] = {}
         self._clock = 0
+        self._unpinned_chunks = 0
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._rows)
@@ -54,13 +55,20 @@ class SlotTable:
         """Digests of filled slots; at most one slot holds a digest."""
         return self._by_digest.keys()
 
+    @property
+    def unpinned_chunks(self) -> int:
+        """Chunks of filled slots without a pin, whether or not a step in flight reads them."""
+        return self._unpinned_chunks
+
     def pin(self, row: Slot, owner: RequestId) -> None:
+        self._unpinned_chunks -= 0 if row.pins else row.chunks
         row.pins.add(owner)
         self._touch(row)
 
     def unpin(self, row: Slot, owner: RequestId, at_step: int) -> None:
         """``at_step``: the last step in which ``owner`` read the row."""
         row.pins.remove(owner)
+        self._unpinned_chunks += 0 if row.pins else row.chunks
         row.last_step = max(row.last_step, at_step)
         self._touch(row)
 
@@ -73,6 +81,7 @@ class SlotTable:
         row.digest, row.grant = digest, grant
         row.generation = Generation(row.generation + 1)
         self._by_digest[digest] = row
+        self._unpinned_chunks += row.chunks
         self._touch(row)
         return row
 
@@ -80,6 +89,7 @@ class SlotTable:
         """Forget the row's adapter. Its chunks, and the row, are usable once its last step is done."""
         if row.digest is None or row.grant is None or row.pins:
             raise SlotIntegrity(f"slot {row.slot} is empty or pinned and cannot be emptied")
+        self._unpinned_chunks -= row.chunks
         self._ledger.free_chunks(row.grant, row.last_step)
         del self._by_digest[row.digest]
         row.digest = row.grant = None
@@ -127,6 +137,8 @@ class SlotTable:
                 chunks.update(row.grant.chunks)
         if len(self._by_digest) != sum(r.digest is not None for r in self._rows):
             raise SlotIntegrity("a digest is found in a slot that does not hold it")
+        if self._unpinned_chunks != sum(row.chunks for row in self._rows if not row.pins):
+            raise SlotIntegrity("the count of adapter chunks without a pin is wrong")
         if len(chunks) != self._ledger.use().chunks_used:
             raise SlotIntegrity("the ledger counts other adapter chunks in use than the slots hold")
 

@@ -130,8 +130,11 @@ class Admission(Generic[R]):
         devices = self._devices
         run = entry.run
         known = len(entry.request.prompt) + (len(run.output) if run is not None else 0)
-        scored = entry.request.output.prompt_logprobs is None if run is None else not run.wants_scores
-        blocks = devices.index.acquire(entry.keys[: known // devices.tables.page_tokens]) if scored else []
+        request = entry.request
+        unscored = (
+            request.output.prompt_logprobs is not None and not request.choice if run is None else run.wants_scores
+        )
+        blocks = devices.index.acquire(entry.keys[: known // devices.tables.page_tokens]) if not unscored else []
         most = min(known + 1, entry.tokens) if self._overcommit else entry.tokens
         own = devices.ledger.pages_for(most) - len(blocks)
         spare = running if self._overcommit else 0

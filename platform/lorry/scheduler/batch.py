@@ -172,7 +172,7 @@ class Batch(Generic[R]):
         while not tables.covers(sequence, tokens) and not tables.widen(sequence):
             if self._devices.reclaimer.secure(1, force=True):
                 continue
-            if ledger.awaits_step:
+            if ledger.awaits_step or self._devices.index.awaits_step:
                 return False
             victim = self._order[-1]
             self.preempt(victim)

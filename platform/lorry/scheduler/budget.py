@@ -19,6 +19,7 @@ class StepBudget:
         self._left = config.token_budget - decodes
         self._reserve = min(self._share, self._left) if any_long else 0
         self._serves_others = decodes > 0
+        self._joined = 0
 
     def is_long(self, prefill_left: int) -> bool:
         return prefill_left > self._half
@@ -36,10 +37,12 @@ class StepBudget:
 
     def hold(self) -> None:
         """A long prompt was admitted and must have a token at least."""
-        self._reserve = min(self._left, max(self._reserve + 1, self._share))
+        self._joined += 1
+        self._reserve = min(self._left, max(self._joined, self._share))
 
-    def share_long(self, prefills_left: list[int], joined: int) -> list[int]:
-        """Tokens of each long prompt, the first first; each of the last ``joined``, the new ones, gets one at least."""
+    def share_long(self, prefills_left: list[int]) -> list[int]:
+        """Tokens of each long prompt, the first first; each of the last, for which ``hold`` was called, gets one."""
+        joined = self._joined
         pot = min(self._left, max(self._share, joined)) if self._serves_others else self._left
         tokens: list[int] = []
         for index, left in enumerate(prefills_left):

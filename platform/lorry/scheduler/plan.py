@@ -121,6 +121,9 @@ class StepResult:
     seconds: float
     failed_loads: tuple[tuple[SlotId, str], ...] = ()
     """Slots whose load did not happen, with the reason; no sequence on them ran."""
+    lost: tuple[AdapterDigest, ...] = ()
+    """Versions whose bytes on the device turned out to be others when their slot was unloaded: what was computed with
+    them cannot be trusted."""
 
 
 __all__ = ["NewSequence", "SequenceResult", "SequenceStep", "SlotLoad", "StepPlan", "StepResult"]

@@ -39,7 +39,7 @@ class Prefixes(Generic[R]):
     def follow(self, leader: Entry[R], entry: Entry[R]) -> None:
         """Keys of a further choice. Without a salt they are the request's own, and the first choice gets them too."""
         if leader.root is None and leader.run is None:
-            self._root(leader, b"", "", str(leader.request.request_id))
+            self._root(leader, b"", "", f"{leader.request.request_id}#{leader.arrival}")
             leader.private = leader.root is not None
         entry.root, entry.private = leader.root, leader.private
         entry.keys = leader.keys[: self._full(entry)]

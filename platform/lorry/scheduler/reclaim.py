@@ -27,6 +27,14 @@ class Reclaimer(Generic[R]):
         self._residency = residency
         self._on_unload = on_unload
 
+    def in_reach(self, pages: int, chunks: int = 0) -> bool:
+        """Whether there would be room if all that is idle went: False rules it out, at little cost."""
+        ledger, split, unused = self._ledger, self._ledger.split, self._index.evictable
+        if ledger.page_ids_free + unused < pages:
+            return False
+        have = ledger.bytes_free + unused * split.page_bytes + self._residency.unpinned_chunks * split.chunk_bytes
+        return have >= pages * split.page_bytes + chunks * split.chunk_bytes
+
     def secure(
         self, pages: int, *, chunks: int = 0, victims: Sequence[Slot] = (), spare: int = 0, force: bool = False
     ) -> bool:

@@ -167,10 +167,13 @@ class Scheduler(Generic[R]):
         return [running.request_id for running in self._batch if running.advanced]
 
     def slot_lost(self, digest: AdapterDigest) -> None:
-        """The device no longer holds what it loaded as ``digest``. Its slot is emptied once nobody runs from it,
-        so that the next request loads the version again; who runs from it ends by a fault of their step. What was
-        computed with it is not found in the prefix index any more."""
+        """The device no longer holds what it loaded as ``digest``, and nobody knows since when: who has begun with it
+        ends, preempted or not, and what was computed with it is not found in the prefix index any more. Its slot is
+        emptied, so that the next request loads the version again."""
         self._index.drop(digest)
+        for request_id in [r for r, entry in self._live.items() if entry.digest == digest and entry.run is not None]:
+            text = f"adapter {digest}: its bytes on the device changed while this answer was made"
+            self._end(request_id, SlotIntegrity(text))
         slot = self._residency.lose(digest)
         if slot is not None:
             self._unload(slot, digest)
@@ -206,9 +209,8 @@ class Scheduler(Generic[R]):
         joined: list[_Joined[R]] = []
         if preemptions == self._batch.preemptions:  # else the memory that became free is for those that run
             joined = self._admit(now, step, budget, rows)
-        new_long = [j.running for j in joined if j.running.last_step < step]
-        long.extend(new_long)
-        shares = budget.share_long([running.prefill_left for running in long], len(new_long))
+        long.extend(j.running for j in joined if j.running.last_step < step)
+        shares = budget.share_long([running.prefill_left for running in long])
         rows.extend(self._batch.prefill(r, step, tokens) for r, tokens in zip(long, shares, strict=True) if tokens)
         return self._as_plan(step, rows, joined) if rows else None
 
@@ -223,6 +225,7 @@ class Scheduler(Generic[R]):
         now = self._clock()
         self._ledger.step_done(plan.step)
         updates = self._fail_loads(plan, result)
+        self._distrust(plan, result)
         distinct = plan.distinct_adapters
         results = {row.sequence: row for row in result.results}
         failed = {slot for slot, _ in result.failed_loads}
@@ -366,6 +369,16 @@ class Scheduler(Generic[R]):
             self._remove(running.entry)
         logprobs = result.logprobs[: len(tokens)] if result.logprobs else ()
         return SequenceUpdate(running.request_id, tokens, result.adapter, first, ending, None, logprobs, scores)
+
+    def _distrust(self, plan: StepPlan, result: StepResult) -> None:
+        """Before anything of this step is published: which adapters' bytes turned out to be others."""
+        damaged = {row.sequence for row in result.results if row.fault == SlotIntegrity.reason}
+        empty = {slot for slot, _ in result.failed_loads}  # there was nothing on these that could change
+        rows = plan.sequences if damaged else ()
+        found = {row.digest for row in rows if row.sequence in damaged and row.slot not in empty}
+        for digest in (*result.lost, *found):
+            if digest is not None:
+                self.slot_lost(digest)
 
     def _fail_loads(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         updates: list[SequenceUpdate] = []

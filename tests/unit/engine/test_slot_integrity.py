@@ -1,6 +1,7 @@
 """Bytes swapped behind the slot table, wherever it happens, never end in a complete answer."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from lorry.engine.contract import EngineEvent, EngineRequest, Tokens
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import RequestId, SlotId, TenantId
 from lorry.request import SamplingParams, StoppingParams
-from tests.support.adapters import save_adapter
-from tests.support.engines import Running, ask, engine_config, running
+from lorry.scheduler.plan import StepPlan
+from tests.support.adapters import ref_of, save_adapter
+from tests.support.engines import TINY_MEMORY, Running, ask, engine_config, running
 from tests.support.tiny_base import write_tiny_base
 
 
@@ -149,3 +151,33 @@ def test_sums_see_a_swap_between_sites_of_equal_shape(folder: Path) -> None:
     first.copy_(second)
     second.copy_(kept)
     assert arena._sums(range(8)) != before
+
+
+async def test_damage_is_found_when_the_slot_is_given_to_another(folder: Path) -> None:
+    """One slot. A request is preempted, its adapter's bytes change, and another adapter's load takes the slot: the
+    request does not go on from tokens that nobody can vouch for."""
+    config = engine_config(folder / "base", memory=replace(TINY_MEMORY, max_slots=1))
+    async with running(config, [folder / "one", folder / "other"]) as r:
+        one, other = ref_of(folder / "one"), ref_of(folder / "other")
+        make = r.parts.scheduler.plan
+        done: list[RequestId] = []
+
+        def plan() -> StepPlan | None:
+            waiting = r.parts.scheduler.state()["waiting"]
+            if not done and waiting and (advanced := r.parts.scheduler.advanced()):
+                assert r.parts.scheduler.preempt(advanced[0])
+                done.extend(advanced)
+                for weights in r.parts.arena.sites.values():
+                    weights.b[0].mul_(1.5)
+            return make()
+
+        r.parts.scheduler.plan = plan  # type: ignore[method-assign]
+        began = asyncio.create_task(events_before_the_fault(r, one, 200))
+        while not (await r.engine.state())["scheduler"]["running"]:
+            await asyncio.sleep(0)
+        answer = await ask(r.engine, (4, 5, 6), other, 8, tenant="another")
+        told = await began
+        assert done
+        assert any(isinstance(event, Tokens) for event in told), "it had begun"
+        assert answer.finished.provenance.adapter == other.digest
+        assert (await ask(r.engine, (1, 2, 3), one, 8)).finished.provenance.adapter == one.digest

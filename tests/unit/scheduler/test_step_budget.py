@@ -37,27 +37,27 @@ def test_short_prompts_leave_the_long_ones_their_share() -> None:
     assert step.take_short(30) == 30
     assert step.take_short(30) == 8
     assert step.take_short(1) == 0
-    assert step.share_long([100], 0) == [16]
+    assert step.share_long([100]) == [16]
 
 
 def test_long_prompts_get_no_more_than_their_share_beside_others_even_if_there_is_more() -> None:
-    assert budget(1, any_long=True).share_long([100, 100], 0) == [16, 0], "the first in rank first"
+    assert budget(1, any_long=True).share_long([100, 100]) == [16, 0], "the first in rank first"
     step = budget(0, any_long=True)
     assert step.take_short(2) == 2
-    assert step.share_long([100], 0) == [16]
+    assert step.share_long([100]) == [16]
 
 
 def test_in_a_step_that_serves_nobody_else_they_get_all_of_it() -> None:
-    assert budget(any_long=True).share_long([100], 0) == [64]
-    assert budget(any_long=True, chunk=40).share_long([100, 100], 0) == [40, 24]
-    assert budget(any_long=True).share_long([40, 100], 0) == [40, 24]
+    assert budget(any_long=True).share_long([100]) == [64]
+    assert budget(any_long=True, chunk=40).share_long([100, 100]) == [40, 24]
+    assert budget(any_long=True).share_long([40, 100]) == [40, 24]
 
 
 def test_a_long_prompt_that_joins_has_a_token_at_least() -> None:
     step = budget(1, any_long=True)
     step.hold()
     step.hold()
-    assert step.share_long([100, 100, 100], 2) == [14, 1, 1]
+    assert step.share_long([100, 100, 100]) == [14, 1, 1]
 
 
 def test_new_long_prompts_have_theirs_even_where_the_share_is_less() -> None:
@@ -66,13 +66,13 @@ def test_new_long_prompts_have_theirs_even_where_the_share_is_less() -> None:
         assert step.short_left > 0
         step.hold()
     assert step.short_left == 1
-    assert step.share_long([100, 100, 100], 3) == [1, 1, 1]
+    assert step.share_long([100, 100, 100]) == [1, 1, 1]
 
 
 def test_no_chunk_is_longer_than_its_limit() -> None:
     step = budget(chunk=5)
     assert step.take_short(9) == 5
-    assert budget(chunk=5).share_long([100, 100], 0) == [5, 5]
+    assert budget(chunk=5).share_long([100, 100]) == [5, 5]
 
 
 @settings(max_examples=300, deadline=None)
@@ -101,7 +101,7 @@ def test_whatever_comes_the_budget_holds_and_the_laws_with_it(
             step.hold()
             joined += 1
     lefts = [*old, *new[:joined]]
-    shares = step.share_long(lefts, joined)
+    shares = step.share_long(lefts)
     assert all(0 <= got <= min(left, chunk) for got, left in zip(shares, lefts, strict=True))
     assert decodes + given_short + sum(shares) <= tokens
     assert all(got >= 1 for got in shares[len(old) :]), "whoever joins has a row"
