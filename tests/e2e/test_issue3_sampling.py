@@ -19,6 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 SEEDED = 11
+LONG = 24
 
 PENALTIES = {
     "none": Penalties(),
@@ -40,21 +41,21 @@ PENALTIES = {
 async def test_penalties_are_those_of_the_definition(lab: Lab, name: str) -> None:
     """Repetition counts the prompt's ids too, frequency and presence the output's alone."""
     by, ids = PENALTIES[name], ids_of("penalties")
-    asked = [ask_ids(model, ids, 40, sampling=by.sampling()) for model in (BASE, lab.shared)]
+    asked = [ask_ids(model, ids, LONG, sampling=by.sampling()) for model in (BASE, lab.shared)]
     answers = await asyncio.gather(*map(lab.run, asked))
     for answer, oracle in zip(answers, (lab.base, lab.tuned), strict=True):
-        assert answer.ids == oracle.greedy(ids, 40, by)
+        assert answer.ids == oracle.greedy(ids, LONG, by)
     if name not in ("none", "all-extreme"):
-        assert answers[0].ids != lab.base.greedy(ids, 40), "the oracle tells nothing apart"
+        assert answers[0].ids != lab.base.greedy(ids, LONG), "the oracle tells nothing apart"
 
 
 async def test_penalties_of_one_request_leave_its_batch_mates_alone(lab: Lab) -> None:
     mates = [(name, ids_of("mates", name)) for name in PENALTIES]
     answers = await asyncio.gather(
-        *(lab.run(ask_ids(BASE, ids, 30, sampling=PENALTIES[name].sampling())) for name, ids in mates)
+        *(lab.run(ask_ids(BASE, ids, 16, sampling=PENALTIES[name].sampling())) for name, ids in mates)
     )
     for answer, (name, ids) in zip(answers, mates, strict=True):
-        assert answer.ids == lab.base.greedy(ids, 30, PENALTIES[name]), name
+        assert answer.ids == lab.base.greedy(ids, 16, PENALTIES[name]), name
 
 
 async def test_a_bias_forces_and_forbids(lab: Lab) -> None:

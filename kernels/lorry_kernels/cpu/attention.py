@@ -210,4 +210,4 @@ def prefill_attention(q: Tensor, keys: Tensor, values: Tensor, start: int, windo
     return result
 
 
-__all__ = ["DecodeAttention", "decode_attention", "plan_decode", "prefill_attention"]
+__all__ = ["DecodeAttention", "SharedPages", "decode_attention", "plan_decode", "prefill_attention"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lorry
-from lorry.cli.sizes import size
+from lorry.cli.sizes import count, port, size
 from lorry.config import GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig, lorry_home
 from lorry.errors import LorryError
 
@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument("--demo", action="store_true", help="serve what the last `lorry demo` made")
     serve.add_argument("--base", type=Path, default=None, help="Hugging Face folder of the base (default: the demo's)")
     serve.add_argument("--host", default=defaults.host, help="address to listen on (default: %(default)s)")
-    serve.add_argument("--port", type=int, default=defaults.port, help="port, 0 is any (default: %(default)s)")
+    serve.add_argument("--port", type=port, default=defaults.port, help="port, 0 is any (default: %(default)s)")
     budget = serve.add_mutually_exclusive_group()
     budget.add_argument(
         "--memory-budget",
@@ -50,18 +50,18 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help=f"for KV and adapters together, as 2GiB (default: {memory.budget_bytes >> 20}MiB)",
     )
-    budget.add_argument("--memory-budget-mb", type=int, default=None, metavar="MIB", help="the same, in MiB")
+    budget.add_argument("--memory-budget-mb", type=count, default=None, metavar="MIB", help="the same, in MiB")
     serve.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of the base's weights")
     serve.add_argument(
         "--context-tokens",
-        type=int,
+        type=count,
         default=SchedulerConfig().context_tokens,
         help="longest prompt and answer together (default: %(default)s)",
     )
     for name, what in DERIVED.items():
-        serve.add_argument(f"--{name}", type=int, default=None, metavar="N", help=f"{what} (default: derived)")
+        serve.add_argument(f"--{name}", type=count, default=None, metavar="N", help=f"{what} (default: derived)")
     serve.add_argument("--ops-host", default=ops.host, help="where health and state are served (default: %(default)s)")
-    serve.add_argument("--ops-port", type=int, default=ops.port, help="its port, 0 is any (default: %(default)s)")
+    serve.add_argument("--ops-port", type=port, default=ops.port, help="its port, 0 is any (default: %(default)s)")
 
     generate = commands.add_parser("generate", help="one streamed answer from a running gateway")
     generate.add_argument("prompt", help="the user's message (with --raw: the prompt as it is)")

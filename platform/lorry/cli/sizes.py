@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Numbers of the command line as people write them: each refuses, in words, what cannot be meant. For argparse."""
 
 from __future__ import annotations
 
@@ -10,11 +10,28 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]I?)?B?", re.IGNORECASE)
 
 
 def size(text: str) -> int:
-    """Bytes: ``2GiB``, ``512MiB``, ``1.5G``, ``2147483648``. For argparse."""
+    """Bytes, at least one: ``2GiB``, ``512MiB``, ``1.5G``, ``2147483648``."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 2GiB, 512MiB or bytes")
-    return int(float(found[1]) * _UNITS[(found[2] or "").upper()])
+    made = int(float(found[1]) * _UNITS[(found[2] or "").upper()])
+    if made < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no byte at all; write 2GiB, 512MiB or bytes")
+    return made
 
 
-__all__ = ["size"]
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 is any."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give 0 (any) to 65535")
+    return int(text)
+
+
+__all__ = ["count", "port", "size"]

@@ -49,6 +49,17 @@ class _Question:
     answer: Future[Any]
     ask: Callable[[], Any]
 
+    def reply(self) -> None:
+        """What goes wrong is the asker's to hear: the loop goes on."""
+        if not self.answer.set_running_or_notify_cancel():
+            return
+        try:
+            found = self.ask()
+        except Exception as error:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(found)
+
 
 _Message = tuple[EngineRequest, float] | RequestId | _Question
 
@@ -77,6 +88,7 @@ class EngineCore:
         self._clock = clock
         self._calls = Calls(scheduler, tokenizer, runner.verify, provenance, self._emit, clock)
         self._inbox: deque[_Message] = deque()
+        self._untold: list[Outcome] = []
         self._condition = threading.Condition()
         self._woken = False
         self._stopping = False
@@ -162,7 +174,8 @@ class EngineCore:
 
     def step(self) -> bool:
         """One turn: take in, schedule, run, post-process. False if there was nothing to run."""
-        outcomes = self._take_inbox()
+        outcomes = self._untold
+        self._take_inbox(outcomes)
         plan = self._scheduler.plan()
         if plan is not None:
             self.heartbeat.plan = plan
@@ -176,16 +189,15 @@ class EngineCore:
         for request_id, error in self._scheduler.drain_events():
             outcomes.extend(self._calls.fail(request_id, error))
         if outcomes:
+            self._untold = []
             self._sink(outcomes)
         return plan is not None
 
-    def _take_inbox(self) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    def _take_inbox(self, outcomes: list[Outcome]) -> None:
         while self._inbox:
             item = self._inbox.popleft()
             if isinstance(item, _Question):
-                if item.answer.set_running_or_notify_cancel():
-                    item.answer.set_result(item.ask())
+                item.reply()
                 continue
             if isinstance(item, str):
                 self._calls.abort(item)
@@ -198,7 +210,6 @@ class EngineCore:
                 error = fault if isinstance(fault, LorryError) else _unforeseen(request, fault)
                 self._emit(RequestRefused(request.request_id, request.tenant, error.reason, self._clock()))
                 outcomes.append((request.request_id, error))
-        return outcomes
 
     def _admit(self, request: EngineRequest, arrived: float) -> None:
         if request.base != self._base:
@@ -259,10 +270,11 @@ class EngineCore:
             self._on_end()
 
     def _leave(self) -> list[RequestId]:
-        """Every request that will get no further event. From here on none is taken."""
+        """Every request that will get no further event, with those whose last one was made in the turn that failed and
+        is not told. From here on none is taken."""
         with self._condition:
             self._ended = True
-            left = self._calls.live()
+            left = list(dict.fromkeys([*self._calls.live(), *(request_id for request_id, _ in self._untold)]))
             while self._inbox:
                 item = self._inbox.popleft()
                 if isinstance(item, _Question):

@@ -32,6 +32,7 @@ class EngineProcess:
         self._client = client
         self._log_file = log_file
         self._process: asyncio.subprocess.Process | None = None
+        self._log_from = 0
 
     @property
     def pid(self) -> int | None:
@@ -46,6 +47,7 @@ class EngineProcess:
         """Raises EngineUnavailable, with the log's last lines, where the child ends or is not warm in time; then it is
         gone."""
         with self._open_log() as log:
+            self._log_from = log.seek(0, os.SEEK_END)
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -105,9 +107,9 @@ class EngineProcess:
                 self._process.stdin.close()
 
     def tail(self) -> str:
-        """The log's last lines."""
+        """The last lines of the log that this child wrote."""
         with suppress(FileNotFoundError), open(self._log_file, "rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            log.seek(max(self._log_from, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
             return "\n".join(lines[-_TAIL_LINES:])
         return ""

@@ -1,7 +1,8 @@
 """What an engine is set to on this machine, and why: each number with the sentence that derives it. No torch.
 
-The rates below were measured on two cores of an x86 server with SmolLM2-135M in bfloat16 (docs: README's benchmark
-and ``benchmarks/results/serving_cpu.json``); they place a machine, they do not promise.
+The rates below are worked back from ``benchmarks/results/serving_cpu.json`` (two cores of an x86 server, SmolLM2-135M in
+bfloat16, a step's fixed costs included); the bounds on a step are chosen, so that they allow what that benchmark ran
+with. They place a machine, they do not promise; no sweep over batch sizes has been made.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TYPICAL_TOKENS = 512
 MOST_SEQUENCES = 256
 """The scheduler's own work for a step is measured, and under a millisecond, up to so many."""
 MOST_TOKENS = 2048
-"""Each token of a step takes memory for its activations beside the budget; a chunk's rate grows no more by then."""
+"""Each token of a step takes memory for its activations beside the budget."""
 _LEAST_TOKENS = 64
 _PAGES = (16, 64)
 _KV_BYTES = 4
@@ -54,7 +55,7 @@ class ModelNumbers:
         names = [name for slices in SITE_SLICES.values() for name in slices]
         layer = sum(rows * columns for rows, columns in map(spec.slice_shape, names))
         tables = spec.vocabulary * spec.hidden * (1 if spec.tied_head else 2)
-        width = 4 if dtype == "float32" else 2
+        width = 2 if dtype == "bfloat16" else 4  # float16 is widened at load
         return cls(spec.layers * layer + tables, spec.kv_elements_per_token, spec.context_tokens, width)
 
     @classmethod

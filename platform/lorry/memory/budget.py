@@ -38,12 +38,13 @@ def split_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, contex
     chunks = min(ceiling // chunk_bytes, max(0, budget - floor) // chunk_bytes, largest * config.max_slots)
     pages = max(0, budget - largest * chunk_bytes) // page_bytes
     bad: list[FieldViolation] = []
+    least = _least(config, longest * page_bytes, largest * chunk_bytes)
     if pages < longest:
         need = longest * page_bytes + largest * chunk_bytes
         text = (
             f"{budget} bytes are too few: one sequence of context_tokens = {context_tokens} needs {longest} KV pages "
             f"of {page_bytes} bytes and an adapter of max_rank = {config.max_rank} needs {largest} chunks of "
-            f"{chunk_bytes} bytes, together {need}; raise it, or lower context_tokens or max_rank"
+            f"{chunk_bytes} bytes, together {need}; raise it to {least}, or lower context_tokens or max_rank"
         )
         bad.append(FieldViolation("memory.budget_bytes", text))
     elif chunks < largest:
@@ -51,12 +52,22 @@ def split_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, contex
         text = (
             f"{config.adapter_fraction} of budget_bytes = {budget} is {ceiling} bytes, and {left} are left beside the "
             f"KV pages' floor, but an adapter of max_rank = {config.max_rank} needs {largest} chunks of {chunk_bytes} "
-            f"bytes = {largest * chunk_bytes}; raise budget_bytes or adapter_fraction, or lower kv_fraction or max_rank"
+            f"bytes = {largest * chunk_bytes}; raise budget_bytes to {least}, or raise adapter_fraction, or lower "
+            "kv_fraction or max_rank"
         )
         bad.append(FieldViolation("memory.adapter_fraction", text))
     if bad:
         raise InvalidRequest("; ".join(f"{v.field}: {v.description}" for v in bad), violations=bad)
     return MemorySplit(budget, pages, chunks, page_bytes, chunk_bytes, largest)
+
+
+def _least(config: MemoryConfig, longest_bytes: int, largest_bytes: int) -> int:
+    """The smallest budget that is taken with these fractions, but for the rounding of the floor."""
+    most, floor = config.adapter_fraction, config.kv_fraction
+    least = max(longest_bytes + largest_bytes, int(largest_bytes / most), int(largest_bytes / (1 - floor)))
+    while min(int(least * most), least - int(least * floor)) < largest_bytes:
+        least += 1
+    return least
 
 
 def _check_ranges(config: MemoryConfig, page_bytes: int, chunk_bytes: int, context_tokens: int) -> None:

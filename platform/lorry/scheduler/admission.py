@@ -19,7 +19,10 @@ from lorry.scheduler.reclaim import Reclaimer
 from lorry.scheduler.waiting import WaitingQueue
 
 _LOOKAHEAD = 8
-"""How far down a lane a request that needs fewer pages is looked for."""
+"""How many requests behind the fronts of a tenant's lanes are tried: one of them may need fewer pages."""
+_PASSES = 64
+"""A plan looks no further once it has passed over so many requests and tenants; the next one goes on with the tenant
+after these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class Admission(Generic[R]):
         self._overcommit = overcommit
         self._ageing: Ageing[R] = Ageing(bound, self._lacks_only_room)
         self._turns: deque[TenantId] = deque()
+        self._next: TenantId | None = None
+        self._passes_left = 0
         self._tightest: int | None = None
         self._plan = 0
         self._now = 0.0
@@ -83,6 +88,9 @@ class Admission(Generic[R]):
         """A new plan: every tenant has its turn again."""
         self._plan, self._now = plan, now
         self._turns = deque(self._waiting.in_turn())
+        if self._next is not None and self._next in self._turns:
+            self._turns.rotate(-self._turns.index(self._next))
+        self._next, self._passes_left = None, _PASSES
         self._tightest = None
         self._choose_starving()
 
@@ -96,11 +104,15 @@ class Admission(Generic[R]):
                 return admitted
             self._passed_over(starving, admitted)
         while self._turns:
+            if running and self._passes_left <= 0:
+                self._next = self._turns[0]
+                break
             tenant = self._turns.popleft()
             admitted_next = self._take_from(tenant, sequence, running)
             if admitted_next is not None:
                 self._turns.append(tenant)
                 return admitted_next
+            self._passes_left -= 1
         return None
 
     def forget(self, entry: Entry[R]) -> None:
@@ -108,11 +120,13 @@ class Admission(Generic[R]):
         self._ageing.forget(entry)
 
     def _take_from(self, tenant: TenantId, sequence: SequenceId, running: int) -> Admitted[R] | None:
+        behind = _LOOKAHEAD
         for lane in self._waiting.fronts(tenant, self._residency.resident):
             need = None if lane.filed is None else lane.filed[0]
             if self._too_tight(need, force=not running) and lane.entries[0].lack is Lack.ROOM:
                 continue
-            for entry in islice(lane.entries, _LOOKAHEAD):
+            for number, entry in enumerate(islice(lane.entries, 1 + behind)):
+                behind -= number > 0
                 if entry is self.starving:
                     continue
                 admitted = self._try(entry, sequence, running, force=not running)
@@ -161,6 +175,8 @@ class Admission(Generic[R]):
         residency, reclaimer = self._residency, self._devices.reclaimer
         owner = entry.request.request_id
         if digest in residency.resident:
+            if not reclaimer.in_reach(own + spare):
+                return Lack.MEMORY
             pinned = residency.pin(owner)
             if pinned is not None and reclaimer.secure(own, spare=spare, force=force):
                 return pinned
@@ -194,6 +210,7 @@ class Admission(Generic[R]):
         return Lack.ROOM
 
     def _passed_over(self, entry: Entry[R], lack: Lack) -> None:
+        self._passes_left -= 1
         self._ageing.passed_over(entry, lack, self._plan, self._now)
         # Again once nothing is left to drain: what was drained may have gone to an earlier arrival.
         if entry is self.starving and lack is Lack.ROOM and entry.digest is not None and self._residency.drained:

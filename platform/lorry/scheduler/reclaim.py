@@ -47,6 +47,8 @@ class Reclaimer(Generic[R]):
         total = pages + spare
         if ledger.page_ids_free >= total and ledger.bytes_free >= want + spare * split.page_bytes:
             return True
+        if not self.in_reach(total, chunks):
+            return False
         idle = [row for row in self._residency.idle(force=force) if row not in victims]
         idle_bytes = sum(row.chunks for row in idle) * split.chunk_bytes
         can_ids = ledger.page_ids_free + self._index.evictable

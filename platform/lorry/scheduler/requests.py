@@ -40,6 +40,12 @@ class ScheduledRequest(Generic[R]):
     choice: int = 0
     after: RequestId | None = None
 
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What all choices of one request have in common; on it rests that they may use one another's pages."""
+        digest = None if self.ref is None else self.ref.digest
+        return (self.tenant, self.prompt, digest, self.cache_salt, self.cache_scope)
+
 
 @dataclass(frozen=True, slots=True)
 class FirstStep:

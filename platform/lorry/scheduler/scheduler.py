@@ -9,17 +9,11 @@ from typing import Any, Generic
 
 from lorry.config import SchedulerConfig
 from lorry.errors import (
-    AdapterCold,
     AdapterLoadFailed,
-    AlreadyExists,
-    DeadlineExceeded,
     InternalError,
     LorryError,
-    Overloaded,
-    QueueTimeout,
     RequestCancelled,
     SlotIntegrity,
-    TtftTimeout,
 )
 from lorry.ids import AdapterDigest, RequestId, SlotId
 from lorry.kvcache import BlockTables, PrefixIndex
@@ -31,15 +25,15 @@ from lorry.scheduler.ageing import AgeingBound
 from lorry.scheduler.batch import Batch
 from lorry.scheduler.budget import StepBudget
 from lorry.scheduler.census import Standing, take_census
-from lorry.scheduler.checks import check_config, check_request, fault_of
-from lorry.scheduler.entry import Entry, Place
+from lorry.scheduler.checks import check_config, fault_of
+from lorry.scheduler.entry import Place
+from lorry.scheduler.live import LiveRequests
 from lorry.scheduler.plan import SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
 from lorry.scheduler.prefixes import Prefixes, PrefixKeyOf
 from lorry.scheduler.reclaim import Reclaimer
 from lorry.scheduler.requests import Ending, ScheduledRequest, SequenceUpdate
 from lorry.scheduler.running import Running
 from lorry.scheduler.state import describe
-from lorry.scheduler.timers import Expiry, Timers
 from lorry.scheduler.waiting import WaitingQueue
 
 FETCH_POLL_S = 0.005
@@ -92,16 +86,19 @@ class Scheduler(Generic[R]):
         self._waiting: WaitingQueue[R] = WaitingQueue(self._load_need)
         devices = Devices(ledger, tables, self._index, residency, self._reclaimer)
         self._admission = Admission(self._waiting, devices, ageing or AgeingBound(), overcommit=config.overcommit)
-        self._batch: Batch[R] = Batch(devices, self._prefixes, frozenset(eos_token_ids), self._requeue)
-        self._live: dict[RequestId, Entry[R]] = {}
-        self._followers: dict[RequestId, list[Entry[R]]] = {}
-        self._timers = Timers(self._is_live)
-        self._events: list[tuple[RequestId, LorryError]] = []
+        self._live: LiveRequests[R] = LiveRequests(
+            config,
+            ledger,
+            residency,
+            self._prefixes,
+            self._waiting,
+            stop_waiting=self._admission.forget,
+            leave=lambda running: self._batch.leave(running, ended=True),
+        )
+        self._batch: Batch[R] = Batch(devices, self._prefixes, frozenset(eos_token_ids), self._live.requeue)
         self._unloads: list[SlotId] = []
-        self._arrivals = 0
         self._plans = 0
         self._step = -1
-        self._service_s = 1.0
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -112,38 +109,12 @@ class Scheduler(Generic[R]):
         DeadlineExceeded, Overloaded (with ``retry_after_s``), AdapterCold, or the error of a fetch that
         failed at once; then nothing is queued or held.
         """
-        now = self._clock()
-        tokens = self._check(request, now)
-        ref = request.ref
-        tier = "base" if ref is None else self._residency.tier_of(ref.digest)
-        if request.reject_cold and tier not in ("base", "device", "host"):
-            raise AdapterCold(
-                f"adapter {ref.digest if ref else ''} is in tier {tier!r} and the request rejects "
-                "cold adapters; preload it, or allow the wait",
-                metadata={"tier": tier},
-                retry_after_s=1.0,
-            )
-        state = None if ref is None else self._residency.hold(request.request_id, ref)
-        entry = Entry(request, self._arrivals, tokens, now, tier, None if ref is None else ref.digest)
-        if state in (AdapterState.ON_HOST, AdapterState.RESIDENT):
-            entry.ready_at = now
-        self._arrivals += 1
-        self._live[request.request_id] = entry
-        limits = [(request.deadline, Expiry.DEADLINE)]
-        if request.after is None:
-            self._prefixes.open(entry)
-            self._waiting.push(entry)
-            limits += [(request.queue_deadline, Expiry.QUEUE), (request.ttft_deadline, Expiry.TTFT)]
-        else:
-            self._follow(entry, request.after)
-        for at, kind in limits:
-            if at is not None:
-                self._timers.add(at, entry.arrival, kind, request.request_id, len(self._live))
+        self._live.add(request, self._clock())
 
     def abort(self, request_id: RequestId) -> None:
         """End a request wherever it is; unknown or ended ones are ignored. Its pages and slot are free when
         the step that it is in, if any, is done."""
-        self._end(request_id, RequestCancelled(f"request {request_id} was cancelled"))
+        self._live.end(request_id, RequestCancelled(f"request {request_id} was cancelled"))
 
     def finish(self, request_id: RequestId, reason: str = "stop") -> Ending | None:
         """End a request that has run and whose text reached a stop string. None if it has ended already (then the
@@ -151,7 +122,7 @@ class Scheduler(Generic[R]):
         entry = self._live.get(request_id)
         if entry is None or entry.run is None:
             return None
-        self._remove(entry)
+        self._live.remove(entry)
         return entry.run.ending(reason, None)
 
     def preempt(self, request_id: RequestId) -> bool:
@@ -167,21 +138,22 @@ class Scheduler(Generic[R]):
         return [running.request_id for running in self._batch if running.advanced]
 
     def slot_lost(self, digest: AdapterDigest) -> None:
-        """The device no longer holds what it loaded as ``digest``, and nobody knows since when: who has begun with it
-        ends, preempted or not, and what was computed with it is not found in the prefix index any more. Its slot is
+        """The device no longer holds what it loaded as ``digest``, and nobody knows since when: who has anything from
+        it ends, preempted or not, and what was computed with it is not found in the prefix index any more. Its slot is
         emptied, so that the next request loads the version again."""
         self._index.drop(digest)
-        for request_id in [r for r, entry in self._live.items() if entry.digest == digest and entry.run is not None]:
-            text = f"adapter {digest}: its bytes on the device changed while this answer was made"
-            self._end(request_id, SlotIntegrity(text))
+        for entry in [e for e in self._live if e.digest == digest and e.run is not None]:
+            run = entry.run
+            if entry.place is not Place.WAITING or (run is not None and (run.output or run.scored)):
+                text = f"adapter {digest}: its bytes on the device changed while this answer was made"
+                self._live.end(entry.request.request_id, SlotIntegrity(text))
         slot = self._residency.lose(digest)
         if slot is not None:
             self._unload(slot, digest)
 
     def drain_events(self) -> list[tuple[RequestId, LorryError]]:
         """Requests that ended outside a step since the last call: cancelled, expired, or their fetch failed."""
-        events, self._events = self._events, []
-        return events
+        return self._live.drain_events()
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -195,8 +167,8 @@ class Scheduler(Generic[R]):
         """
         now = self._clock()
         self._plans += 1
-        self._expire(now)
-        self._take_arrivals(now)
+        self._live.expire(now)
+        self._live.take_arrivals(now)
         step, preemptions = self._step + 1, self._batch.preemptions
         rows, prefills = self._batch.decodes(step)
         half = self._config.token_budget // 2
@@ -253,7 +225,7 @@ class Scheduler(Generic[R]):
 
     def census(self) -> list[Standing]:
         """Every live request, where it stands."""
-        return take_census(self._live.values())
+        return take_census(self._live)
 
     def requests_in(self, plan: StepPlan) -> tuple[RequestId, ...]:
         """Whose rows a plan has, of those that still run. The one method for other threads, while a step is under way
@@ -263,7 +235,7 @@ class Scheduler(Generic[R]):
 
     def next_wakeup(self) -> float | None:
         """When ``plan`` should be called although nothing else happens, by the scheduler's clock."""
-        at = self._timers.next_at()
+        at = self._live.next_expiry()
         if not self._residency.fetching:
             return at
         poll = self._clock() + FETCH_POLL_S
@@ -276,9 +248,9 @@ class Scheduler(Generic[R]):
             "plans": self._plans,
             "live": len(self._live),
             "running": len(self._batch),
-            "preempted": sum(1 for entry in self._live.values() if entry.run is not None) - len(self._batch),
+            "preempted": sum(1 for entry in self._live if entry.run is not None) - len(self._batch),
             "preemptions": self._batch.preemptions,
-            "following": sum(len(entries) for entries in self._followers.values()),
+            "following": self._live.following,
             "max_sequences": self._config.max_sequences,
         }
         return own | describe(self._waiting.counts(), self._residency, self._ledger, self._index)
@@ -287,16 +259,7 @@ class Scheduler(Generic[R]):
         """Raises InternalError where scheduler, ledger, tables, index and residency contradict each other."""
         for owner in (self._ledger, self._tables, self._index, self._residency, self._waiting, self._batch):
             owner.check_integrity()
-        places = {
-            Place.WAITING: {entry.request.request_id for entry in self._waiting.entries()},
-            **self._batch.requests(),
-            Place.FOLLOWING: {e.request.request_id for entries in self._followers.values() for e in entries},
-        }
-        for place, found in places.items():
-            if found != {request for request, entry in self._live.items() if entry.place is place}:
-                raise InternalError(f"live requests say that they are {place}, and others are")
-        if not self._followers.keys() <= self._live.keys():
-            raise InternalError("a choice follows a request that has ended")
+        self._live.check_integrity(self._batch.requests())
         references = self._tables.references()
         for page in self._index.pages():
             references[page] = references.get(page, 0) + 1
@@ -310,10 +273,11 @@ class Scheduler(Generic[R]):
     def _admit(self, now: float, step: int, budget: StepBudget, rows: list[SequenceStep]) -> list[_Joined[R]]:
         """Admit what there is room for. Short prompts get their rows here; long ones share what is left afterwards."""
         joined: list[_Joined[R]] = []
-        if not len(self._waiting):
+        seats = self._config.max_sequences
+        if not len(self._waiting) or budget.short_left <= 0 or len(self._batch) >= seats:
             return joined
         self._admission.begin(self._plans, now)
-        while budget.short_left > 0 and len(self._batch) < self._config.max_sequences:
+        while budget.short_left > 0 and len(self._batch) < seats:
             admitted = self._admission.take(self._batch.next_sequence, running=len(self._batch))
             if admitted is None:
                 break
@@ -348,7 +312,7 @@ class Scheduler(Generic[R]):
     ) -> SequenceUpdate | None:
         error = fault_of(row, result)
         if error is not None:
-            self._remove(running.entry)
+            self._live.remove(running.entry)
             if row.digest is not None and isinstance(error, SlotIntegrity):
                 self.slot_lost(row.digest)
             return SequenceUpdate(running.request_id, error=error)
@@ -362,11 +326,11 @@ class Scheduler(Generic[R]):
         first = None
         if running.first_token_at is None:
             first = running.first_step()
-            self._lead(running.request_id)
+            self._live.lead(running.request_id)
         tokens, ending = running.accept(result.tokens, now)
         if ending is not None:
-            self._service_s = 0.9 * self._service_s + 0.1 * (now - running.admitted_at)
-            self._remove(running.entry)
+            self._live.note_service(now - running.admitted_at)
+            self._live.remove(running.entry)
         logprobs = result.logprobs[: len(tokens)] if result.logprobs else ()
         return SequenceUpdate(running.request_id, tokens, result.adapter, first, ending, None, logprobs, scores)
 
@@ -390,121 +354,22 @@ class Scheduler(Generic[R]):
                     f"step {plan.step}: slot {slot} is said not to have loaded, but no load was planned"
                 )
             for request_id in self._residency.pinned(slot, load.generation):
-                self._remove(self._live[request_id])
+                self._live.remove(self._live[request_id])
                 error = AdapterLoadFailed(f"adapter {load.digest} could not be loaded: {reason}")
                 updates.append(SequenceUpdate(request_id, error=error))
             self._residency.load_failed(slot, load.generation)
             self._waiting.refile(load.digest)
         return updates
 
-    # -- coming and going ----------------------------------------------------------------------------
-
-    def _check(self, request: ScheduledRequest[R], now: float) -> int:
-        if request.request_id in self._live:
-            raise AlreadyExists(f"request_id {request.request_id!r} is in use by a live request; choose another")
-        tokens = check_request(request, self._config, self._ledger, now)
-        following = [e.request.tenant for entries in self._followers.values() for e in entries]
-        limits = (
-            (len(self._waiting) + len(following), "requests wait", "max_queue", self._config.max_queue),
-            (
-                self._waiting.waiting_of(request.tenant) + following.count(request.tenant),
-                "requests of this tenant wait",
-                "max_queue_per_tenant",
-                self._config.max_queue_per_tenant,
-            ),
-        )
-        for waiting, what, name, limit in limits:
-            if waiting >= limit:
-                text = f"{waiting} {what}, the limit is {name} = {limit}; retry later"
-                raise Overloaded(text, retry_after_s=self._retry_after_s())
-        return tokens
-
-    def _retry_after_s(self) -> float:
-        """Until the queue as it is has drained, by the mean time that a request runs."""
-        estimate = self._service_s * (len(self._waiting) + 1) / self._config.max_sequences
-        return round(min(max(estimate, 0.1), 60.0), 3)
-
     def _load_need(self, digest: AdapterDigest) -> int | None:
         if self._residency.state_of(digest) is not AdapterState.ON_HOST:
             return None
         return self._residency.chunks_of(digest)
 
-    def _is_live(self, request_id: RequestId, arrival: int) -> bool:
-        entry = self._live.get(request_id)
-        return entry is not None and entry.arrival == arrival
-
-    def _expire(self, now: float) -> None:
-        for kind, request_id in self._timers.expired(now):
-            run, waited = self._live[request_id].run, now - self._live[request_id].added_at
-            if kind is Expiry.DEADLINE:
-                self._end(request_id, DeadlineExceeded(f"request {request_id} reached its deadline"))
-            elif kind is Expiry.QUEUE and run is None:
-                text = f"request {request_id} waited {waited:.3f} s for its first step, its queue_timeout; retry later"
-                self._end(request_id, QueueTimeout(text, retry_after_s=self._retry_after_s()))
-            elif kind is Expiry.TTFT and (run is None or run.first_token_at is None):
-                text = f"request {request_id} waited {waited:.3f} s for its first token, its ttft_timeout; retry later"
-                self._end(request_id, TtftTimeout(text, retry_after_s=self._retry_after_s()))
-
-    def _take_arrivals(self, now: float) -> None:
-        for arrival in self._residency.poll():
-            waiting = self._waiting.wanting(arrival.digest)
-            following = [e for entries in self._followers.values() for e in entries if e.digest == arrival.digest]
-            for entry in (*waiting, *following):
-                if arrival.error is not None:
-                    self._end(entry.request.request_id, arrival.error)
-                elif entry.ready_at is None:
-                    entry.ready_at = now
-            self._waiting.refile(arrival.digest)
-
-    def _follow(self, entry: Entry[R], leader_id: RequestId) -> None:
-        """A further choice waits until the first has computed the prompt."""
-        leader = self._live.get(leader_id)
-        if leader is None or leader.place is Place.FOLLOWING:
-            self._waiting.push(entry)
-            return
-        self._prefixes.follow(leader, entry)
-        if leader.run is not None and leader.run.first_token_at is not None:
-            self._waiting.push(entry)
-            return
-        entry.place = Place.FOLLOWING
-        self._followers.setdefault(leader_id, []).append(entry)
-
-    def _lead(self, leader_id: RequestId) -> None:
-        """The prompt is computed, or never will be by this one: its followers need not wait for it any more."""
-        for entry in self._followers.pop(leader_id, ()):
-            self._requeue(entry)
-
-    def _requeue(self, entry: Entry[R]) -> None:
-        entry.place = Place.WAITING
-        self._waiting.push(entry)
-
     def _unload(self, slot: SlotId, digest: AdapterDigest | None) -> None:
         self._unloads.append(slot)
         if digest is not None:
             self._waiting.refile(digest)
-
-    def _end(self, request_id: RequestId, error: LorryError) -> None:
-        entry = self._live.get(request_id)
-        if entry is not None:
-            self._remove(entry)
-            self._events.append((request_id, error))
-
-    def _remove(self, entry: Entry[R]) -> None:
-        """A request ends, wherever it is: everything it had is free once its last step is done."""
-        request = entry.request
-        if entry.place is Place.WAITING:
-            self._waiting.remove(entry)
-            self._admission.forget(entry)
-        elif entry.run is not None:
-            self._batch.leave(entry.run, ended=True)
-        elif request.after is not None:
-            rest = self._followers[request.after]
-            rest.remove(entry)
-            if not rest:
-                del self._followers[request.after]
-        self._residency.release(request.request_id)
-        del self._live[request.request_id]
-        self._lead(request.request_id)
 
 
 __all__ = ["FETCH_POLL_S", "Scheduler"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -143,3 +144,26 @@ def test_whatever_is_served_keeps_floor_and_ceiling_and_whatever_is_refused_coul
     assert budget - adapters >= longest
     assert split.chunks <= slots * split.chunks_per_largest
     assert longest <= split.pages * page <= budget - largest
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    adapter_fraction=st.floats(0.01, 0.99),
+    kv_fraction=st.floats(0.0, 0.99),
+    page_bytes=st.integers(1, 5000),
+    chunk_bytes=st.integers(1, 5000),
+    context=st.integers(1, 2000),
+)
+def test_the_budget_that_a_refusal_asks_for_is_taken_and_hardly_a_smaller_one(
+    adapter_fraction: float, kv_fraction: float, page_bytes: int, chunk_bytes: int, context: int
+) -> None:
+    config = replace(CONFIG, budget_bytes=1, adapter_fraction=adapter_fraction, kv_fraction=kv_fraction)
+    with pytest.raises(InvalidRequest) as refused:
+        split_budget(config, page_bytes, chunk_bytes, context)
+    found = re.search(r"raise it to (\d+)", str(refused.value))
+    assert found is not None
+    least = int(found[1])
+    split_budget(replace(config, budget_bytes=least), page_bytes, chunk_bytes, context)
+    rounding = int(1 / (1 - kv_fraction)) + 1  # the floor is a whole number of bytes
+    with pytest.raises(InvalidRequest):
+        split_budget(replace(config, budget_bytes=least - rounding), page_bytes, chunk_bytes, context)

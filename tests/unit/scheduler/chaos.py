@@ -209,7 +209,7 @@ class Chaos:
         for request, error in scheduler.drain_events():
             assert isinstance(error, LorryError)
             self._end(request)
-        assert self.asked.keys() == scheduler._live.keys()
+        assert self.asked.keys() == {entry.request.request_id for entry in scheduler._live}
         pins = sum(slot["pins"] for slot in scheduler.state()["slots"])
         assert pins == sum(r.digest is not None for r in scheduler._batch), "pins only while running"
 

@@ -46,6 +46,7 @@ def test_one_that_was_preempted_before_its_first_token_begins_anew() -> None:
     assert cached_pages(rig) == 0
     rig.run_out()
     assert rig.error(request) is None
+    assert ending(rig, request).output_tokens == 6
 
 
 @pytest.mark.parametrize("ahead", [False, True])

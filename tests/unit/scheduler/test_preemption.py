@@ -57,7 +57,7 @@ def preempted(rig: Rig, limit: int = 500) -> list[str]:
         before = running(rig)
         rig.step()
         gone = [name for name in reversed(before) if name not in running(rig)]
-        order.extend(name for name in gone if RequestId(name) in rig.scheduler._live)
+        order.extend(name for name in gone if rig.scheduler._live.get(RequestId(name)) is not None)
     raise AssertionError("work is left")
 
 
