@@ -48,7 +48,7 @@ class Setting:
     loads: tuple[int, int] = (50, 200)
 
 
-SMOLLM2 = Setting(512 * MB, 128 * MB, 6, 12, 16, 72, (100, 400))
+SMOLLM2 = Setting(512 * MB, 24 * MB, 6, 12, 16, 72, (100, 400))
 TINY = Setting(8 * MB, 4 * MB, 4, 8, 64, 80, (100, 500))
 
 

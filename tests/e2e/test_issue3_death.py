@@ -11,7 +11,6 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc

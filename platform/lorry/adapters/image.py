@@ -11,6 +11,8 @@ so that ``y_s += (x @ a[:, s].T) @ b[s]`` is the whole delta. ``rank`` is the ad
 from __future__ import annotations
 
 import hashlib
+import math
+import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +103,34 @@ def operand_sums(sites: Mapping[tuple[int, Site], SiteImage], spec: DecoderSpec)
     return tuple(sums)
 
 
+class _ImageMemory:
+    """One anonymous mapping for all tensors of an image, so that its memory goes back to the system with the last of
+    them: hundreds of small tensors on malloc's heap, which come and go by the adapter, leave holes between them."""
+
+    _ALIGN = 16
+
+    def __init__(self, elements: int, tensors: int, dtype: torch.dtype) -> None:
+        size = (elements + tensors * self._ALIGN) * dtype.itemsize
+        self._flat = torch.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=dtype)
+        self._next = 0
+
+    def zeros(self, *shape: int) -> torch.Tensor:
+        begin, count = self._next, math.prod(shape)
+        self._next += -(-count // self._ALIGN) * self._ALIGN
+        return self._flat[begin : begin + count].view(shape)
+
+
+def _memory_for(plan: AdapterPlan, spec: DecoderSpec, dtype: torch.dtype) -> _ImageMemory:
+    elements = tensors = 0
+    for site in spec.lora_sites():
+        touched = [(site.layer, name) in plan.modules for name in site.slices]
+        if any(touched):
+            outs = [out for out, there in zip(site.out_features, touched, strict=True) if there]
+            elements += plan.rank * (len(touched) * site.in_features + sum(outs))
+            tensors += 1 + len(outs)
+    return _ImageMemory(elements, tensors, dtype)
+
+
 def build_image(
     directory: Path, plan: AdapterPlan, spec: DecoderSpec, dtype: torch.dtype, digest: AdapterDigest
 ) -> DeviceImage:
@@ -111,11 +141,12 @@ def build_image(
     try:
         with TensorFile(directory / plan.weights, HeaderLimits()) as weights:
             sites: dict[tuple[int, Site], SiteImage] = {}
+            memory = _memory_for(plan, spec, dtype)
             for lora_site in spec.lora_sites():
                 modules = [plan.modules.get((lora_site.layer, name)) for name in lora_site.slices]
                 if not any(modules):
                     continue
-                a = torch.zeros(plan.rank, len(modules), lora_site.in_features, dtype=dtype)
+                a = memory.zeros(plan.rank, len(modules), lora_site.in_features)
                 b: list[torch.Tensor | None] = []
                 for index, (module, out_features) in enumerate(zip(modules, lora_site.out_features, strict=True)):
                     if module is None:
@@ -123,7 +154,7 @@ def build_image(
                         continue
                     part_a, part_b = _read(weights, module, lora_site.in_features, out_features, digest)
                     a[: module.rank, index] = part_a.to(dtype)
-                    part = torch.zeros(plan.rank, out_features, dtype=dtype)
+                    part = memory.zeros(plan.rank, out_features)
                     part[: module.rank] = part_b.mul(module.scale).T.to(dtype)
                     b.append(part)
                 sites[lora_site.layer, lora_site.site] = _finite(SiteImage(a, tuple(b)), dtype, digest)

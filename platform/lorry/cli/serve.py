@@ -56,7 +56,8 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
         if platform.admin_key is not None:
             console.print(f"Admin API key, shown this once: {platform.admin_key}", highlight=False, soft_wrap=True)
         info = platform.info
-        console.print(f"base       sha256 {info.base}\ntokenizer  sha256 {info.tokenizer_sha256}", highlight=False)
+        digests = f"base       sha256 {info.base}\ntokenizer  sha256 {info.tokenizer_sha256}"
+        console.print(digests, highlight=False, soft_wrap=True)
         console.print("ready; Ctrl-C stops it", highlight=False)
         await stop.wait()
         console.print("draining; once more ends it at once", highlight=False)

@@ -78,9 +78,10 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         listeners: Sequence[Listener] = (),
         warm_up: Callable[[], None] = lambda: None,
-        owners: Sequence[Callable[[], None]] = (),
+        when_idle: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """``warm_up`` runs first, on the loop's thread. ``owners``: each one's ``check_integrity``, run when idle."""
+        """``warm_up`` runs first, on the loop's thread. ``when_idle``: every owner's
+        ``check_integrity``, and what else is best done when nothing runs."""
         self._scheduler = scheduler
         self._runner = runner
         self._base = base
@@ -98,7 +99,7 @@ class EngineCore:
         self._on_end: Callable[[], None] = lambda: None
         self._on_warm: Callable[[], None] = lambda: None
         self._warm_up = warm_up
-        self._audit = Audit(owners)
+        self._audit = Audit(when_idle)
         self.heartbeat = Heartbeat()
         self.sections: dict[str, Callable[[], Any]] = {"integrity": self._audit.state}
         """Further parts of ``state``, each bounded."""

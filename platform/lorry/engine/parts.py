@@ -23,6 +23,7 @@ from lorry.ids import AdapterDigest
 from lorry.kvcache import BlockTables, PrefixKey, RopeKey
 from lorry.layers.base_files import base_digest
 from lorry.layers.kv import KVView
+from lorry.layers.memory_map import trim_heap
 from lorry.layers.spec import DecoderSpec
 from lorry.memory import MemoryLedger
 from lorry.models.decoder import Decoder
@@ -133,7 +134,7 @@ def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
         spec.vocabulary,
         provenance,
         warm_up=lambda: warm_up(runner, limits, kv.pages, memory.page_tokens),
-        owners=(scheduler.check_integrity, arena.check_integrity),
+        when_idle=(scheduler.check_integrity, arena.check_integrity, trim_heap),
     )
     return EngineParts(core, info, scheduler, runner, arena, kv)
 

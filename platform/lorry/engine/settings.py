@@ -1,7 +1,7 @@
 """What an engine is set to on this machine, and why: each number with the sentence that derives it. No torch.
 
-The rates below are worked back from ``benchmarks/results/serving_cpu.json`` (two cores of an x86 server, SmolLM2-135M in
-bfloat16, a step's fixed costs included); the bounds on a step are chosen, so that they allow what that benchmark ran
+The rates below are worked back from ``benchmarks/results/serving_cpu.json`` (two cores of an x86 server, SmolLM2-135M
+in bfloat16, a step's fixed costs included); the bounds on a step are chosen, so that they allow what that benchmark ran
 with. They place a machine, they do not promise; no sweep over batch sizes has been made.
 """
 

@@ -6,6 +6,7 @@ anonymous private mappings, which cost nothing until they are written and read a
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
 import mmap
@@ -106,4 +107,11 @@ def runs_with_idle_neighbours(
         yield (first, stop), (low, high)
 
 
-__all__ = ["OS_PAGE", "ZeroMap", "runs_with_idle_neighbours"]
+def trim_heap() -> None:
+    """What malloc keeps of freed memory goes back to the system, where the C library can do that (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
+__all__ = ["OS_PAGE", "ZeroMap", "runs_with_idle_neighbours", "trim_heap"]

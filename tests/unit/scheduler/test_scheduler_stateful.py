@@ -216,6 +216,7 @@ def test_ten_thousand_steps(overcommit: bool) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_a_million_steps() -> None:
     began = time.monotonic()
     chaos = live_for(1_000_000, 2, overcommit=True)
