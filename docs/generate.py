@@ -178,8 +178,7 @@ def _errors() -> str:
         "HTTP status is the one that the HTTP API will use; there is no HTTP API yet.\n\n"
         + _table(("reason", "gRPC status", "HTTP status"), rows)
         + "\n## Fields that are not served yet\n\n"
-        f"Set, they answer `UNIMPLEMENTED` with the field's name; they are never ignored: {unserved}, and `sampling.n` "
-        "above 1.\n\n"
+        f"Set, they answer `UNIMPLEMENTED` with the field's name; they are never ignored: {unserved}.\n\n"
     )
 
 

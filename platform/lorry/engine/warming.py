@@ -10,7 +10,8 @@ from lorry.ids import BASE_SLOT, Generation, PageId, SequenceId
 from lorry.request import SamplingParams
 from lorry.scheduler.plan import NewSequence, SequenceStep, StepPlan, StepResult
 
-_FIRST_STEP = -4
+_EVERY_COUNT = 16
+"""Up to so many rows each count has its own decode step; beyond, every power of two."""
 
 
 class Runner(Protocol):
@@ -20,9 +21,10 @@ class Runner(Protocol):
 
 
 def warm_up(runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: int) -> None:
-    """A prefill chunk of the largest size, a decode step of it alone, and one with as many rows as may run at once:
-    so no request pays for lazy initialisation, thread teams or first-touched memory. Call it on the thread that runs
-    the steps, since a thread team belongs to its caller. The pages used are given back.
+    """A prefill chunk of the largest size, and decode steps of one row up to as many as may run at once: so no request
+    pays for lazy initialisation, thread teams, first-touched memory, or the code that products of each shape are
+    compiled to. Call it on the thread that runs the steps, since a thread team belongs to its caller. The pages used
+    are given back.
 
     Raises NonFiniteLogits for a base whose own logits are not finite.
     """
@@ -35,13 +37,14 @@ def warm_up(runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: in
     greedy, drawn = SamplingParams(temperature=0.0), SamplingParams(temperature=1.0)
     news = [NewSequence(long, (0,) * chunk, chunk, greedy), *(NewSequence(one, (0,), 1, drawn) for one in others)]
     singles = [_row(one, 0, 1, (PageId(len(first) + i),)) for i, one in enumerate(others)]
-    steps = (
+    steps: tuple[tuple[tuple[NewSequence, ...], tuple[SequenceStep, ...]], ...] = (
         ((news[0],), (_row(long, 0, chunk, first),)),
         ((), (_row(long, chunk, 1, first),)),
         (tuple(news[1:]), (_row(long, chunk + 1, 1, first), *singles)),
+        *(((), tuple(singles[:count])) for count in range(2, rows) if count <= _EVERY_COUNT or not count & (count - 1)),
     )
-    for number, (new, sequences) in enumerate(steps):
-        plan = StepPlan(_FIRST_STEP + number, (), new, (), (), sequences)
+    for number, (new, sequences) in enumerate(steps, -1 - len(steps)):
+        plan = StepPlan(number, (), new, (), (), sequences)
         for result in runner.collect(runner.submit(plan)).results:
             if result.fault is not None:
                 raise NonFiniteLogits(f"the base's own logits are not finite ({result.fault}); check its weights")

@@ -75,7 +75,7 @@ async def long_request(engine: LocalEngine, name: str = "long", tokens: int = 20
 
 
 async def test_it_is_ready_only_after_its_first_steps(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the step loop's own thread: a whole prefill chunk, a decode, and as many rows as may run at once."""
+    """On the step loop's own thread: a whole prefill chunk, and decodes of every number of rows that may run at once."""
     async with opened(base) as (parts, built):
         steps = tapped(parts, monkeypatch)
         steps.gate.clear()
@@ -89,7 +89,9 @@ async def test_it_is_ready_only_after_its_first_steps(base: Path, monkeypatch: p
                 await ready
             limits = built.config.scheduler
             rows = [[row.query_len for row in plan.sequences] for plan, _ in steps.plans]
-            assert rows == [[limits.prefill_chunk_tokens], [1], [1] * limits.max_sequences, []]
+            assert rows[:3] == [[limits.prefill_chunk_tokens], [1], [1] * limits.max_sequences]
+            assert rows[3:-1] == [[1] * count for count in range(2, limits.max_sequences)]
+            assert rows[-1] == []
             assert {thread for _, thread in steps.plans} == {"lorry-engine"}
             used = {page for plan, _ in steps.plans for row in plan.sequences for page in row.block_table}
             assert set(steps.plans[-1][0].idle_pages) == used

@@ -476,7 +476,7 @@ class StoppingParams(_message.Message):
     max_tokens: _builtins.int
     """Unset: the rest of the context, or the tenant's cap; StreamStart says which. 0 is refused."""
     min_tokens: _builtins.int
-    """Stop ids and strings are not looked for before this many tokens; default 0."""
+    """The first so many tokens are not searched for stop ids and strings; default 0."""
     include_stop: _builtins.bool
     """Keep the stop string in the text; default false."""
     ignore_eos: _builtins.bool
@@ -541,7 +541,7 @@ class OutputParams(_message.Message):
     timings: _builtins.bool
     """Fill Timings; default true."""
     flush: _builtins.bool
-    """Send every token at once instead of coalescing; default false."""
+    """Send tokens as they come instead of coalescing; a reader that lags still gets several at once. Default false."""
     progress: _builtins.bool
     """Send Progress while the request waits. Not served yet."""
     def __init__(
