@@ -60,6 +60,11 @@ class Batch(Generic[R]):
         """Running or parked."""
         return self._running.get(sequence) or self._parked.get(sequence)
 
+    @property
+    def finder(self) -> Callable[[SequenceId], Running[R] | None]:
+        """``find``, for a loop in which nobody is parked or joins."""
+        return self.find if self._parked else self._running.get
+
     def parked(self) -> list[Running[R]]:
         return list(self._parked.values())
 

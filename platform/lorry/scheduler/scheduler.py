@@ -201,8 +201,9 @@ class Scheduler(Generic[R]):
         distinct = plan.distinct_adapters
         results = {row.sequence: row for row in result.results}
         failed = {slot for slot, _ in result.failed_loads}
+        find = self._batch.finder
         for row in plan.sequences:
-            running = self._batch.find(row.sequence)
+            running = find(row.sequence)
             found = results.get(row.sequence)
             if running is not None and found is not None and running.goes_on(row, found, now, distinct):
                 update = SequenceUpdate(running.request_id, found.tokens, found.adapter)

@@ -75,7 +75,7 @@ async def long_request(engine: LocalEngine, name: str = "long", tokens: int = 20
 
 
 async def test_it_is_ready_only_after_its_first_steps(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the step loop's own thread: a whole prefill chunk, and decodes of every number of rows that may run at once."""
+    """On the step loop's own thread: a whole prefill chunk, and decodes of each number of rows that may run."""
     async with opened(base) as (parts, built):
         steps = tapped(parts, monkeypatch)
         steps.gate.clear()
