@@ -32,6 +32,7 @@ from lorry.engine.transport_grpc import GrpcEngineClient
 
 MB = 1 << 20
 SETTLE_S = 0.3
+"""Longer than an idle engine waits before it trims its heap."""
 
 
 @dataclass(frozen=True, slots=True)

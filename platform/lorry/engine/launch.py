@@ -139,14 +139,14 @@ class EngineProcess:
 
         One malloc arena: a host image is hundreds of small tensors that fetch threads allocate and others free, and
         with an arena for each thread the process grows by what lies between them (15 to 19 MB from load 50 to load
-        200 of the example adapters, 7 MB with one). And 128 compiled products, not 1,024: each number of rows has its
+        200 of the example adapters, 7 MB with one). And 96 compiled products, not 1,024: each number of rows has its
         own five, those of decode steps stay in use, and those of every prompt length need not be kept.
         """
         chosen = {
             "GOMP_SPINCOUNT": str(self._config.spin_count),
             "OMP_NUM_THREADS": str(self._config.threads),
             "MALLOC_ARENA_MAX": "1",
-            "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
+            "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "96",
         }
         return chosen | {name: value for name, value in os.environ.items() if name not in _SECRETS}
 

@@ -134,7 +134,7 @@ def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
         spec.vocabulary,
         provenance,
         warm_up=lambda: warm_up(runner, limits, kv.pages, memory.page_tokens),
-        when_idle=(scheduler.check_integrity, arena.check_integrity, trim_heap),
+        when_idle=(scheduler.check_integrity, arena.audit, trim_heap),
     )
     return EngineParts(core, info, scheduler, runner, arena, kv)
 

@@ -87,6 +87,23 @@ def test_a_chunk_that_a_slot_has_is_not_given_back(images: tuple[DecoderSpec, li
     arena.check_integrity()
 
 
+def test_an_audit_reads_one_slot_after_the_other(images: tuple[DecoderSpec, list[DeviceImage]]) -> None:
+    spec, (one, other, wide) = images
+    arena = AdapterArena(spec, 6, RANK)
+    arena.audit()
+    load(arena, 0, one, 1)
+    load(arena, 2, other, 2)
+    load(arena, 5, wide, 3, 4)
+    for _ in range(4):
+        arena.audit()  # 0, 2, 5, 0
+    next(iter(chunk_rows(arena, 4))).add_(1.0)
+    arena.audit()  # 2
+    with pytest.raises(SlotIntegrity, match="slot 5"):
+        arena.audit()
+    with pytest.raises(SlotIntegrity, match="slot 5"):
+        arena.check_integrity()
+
+
 @linux_only
 def test_memory_is_physical_for_loaded_chunks_only(images: tuple[DecoderSpec, list[DeviceImage]]) -> None:
     """Of this base a chunk is less than an OS page at some sites, so a neighbour's chunk may keep one alive; once all
