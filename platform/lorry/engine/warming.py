@@ -11,7 +11,7 @@ from lorry.request import SamplingParams
 from lorry.scheduler.plan import NewSequence, SequenceStep, StepPlan, StepResult
 
 _EVERY_COUNT = 16
-"""Up to so many rows each count has its own decode step; beyond, every power of two."""
+"""Up to so many rows each count has a decode step; beyond, every power of two."""
 
 
 class Runner(Protocol):
@@ -22,9 +22,8 @@ class Runner(Protocol):
 
 def warm_up(runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: int) -> None:
     """A prefill chunk of the largest size, and decode steps of one row up to as many as may run at once: so no request
-    pays for lazy initialisation, thread teams, first-touched memory, or the code that products of each shape are
-    compiled to. Call it on the thread that runs the steps, since a thread team belongs to its caller. The pages used
-    are given back.
+    pays for lazy initialisation, thread teams, or memory that is touched first. Call it on the thread that runs the
+    steps, since a thread team belongs to its caller. The pages used are given back.
 
     Raises NonFiniteLogits for a base whose own logits are not finite.
     """
