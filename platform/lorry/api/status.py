@@ -161,15 +161,16 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        found: Any = await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
+        found: Any = handler  # the stubs do not know a handler's fields
         if found is None or found.request_streaming:
-            return found  # type: ignore[no-any-return]
+            return handler
         method = handler_call_details.method
-        wrapped: Any
+        wrapped: grpc.RpcMethodHandler[Any, Any]
         if found.response_streaming:
             behaviour = found.unary_stream
             if not inspect.isasyncgenfunction(behaviour) and not inspect.iscoroutinefunction(behaviour):
-                return found  # type: ignore[no-any-return]
+                return handler
             wrap = _wrap_stream if inspect.isasyncgenfunction(behaviour) else _wrap_unary
             wrapped = grpc.unary_stream_rpc_method_handler(
                 wrap(behaviour, method),
@@ -178,13 +179,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
             )
         else:
             if not inspect.iscoroutinefunction(found.unary_unary):
-                return found  # type: ignore[no-any-return]
+                return handler
             wrapped = grpc.unary_unary_rpc_method_handler(
                 _wrap_unary(found.unary_unary, method),
                 request_deserializer=found.request_deserializer,
                 response_serializer=found.response_serializer,
             )
-        return wrapped  # type: ignore[no-any-return]
+        return wrapped
 
 
 def _wrap_unary(behaviour: Behaviour, method: str) -> Behaviour:

@@ -82,15 +82,16 @@ def build_request(
     if isinstance(given.get("stop"), str):
         given["stop"] = [given["stop"]]
     try:
+        # mypy cannot see which parameter each name of a TypedDict is.
         request = pb.GenerateRequest(
             model=model,
             request_id=params.get("request_id", ""),
             expected_sha256=params.get("expected_sha256", ""),
-            sampling=pb.SamplingParams(**{name: given[name] for name in _SAMPLING if name in given}),  # type: ignore[arg-type]
-            stopping=pb.StoppingParams(**{name: given[name] for name in _STOPPING if name in given}),  # type: ignore[arg-type]
+            sampling=pb.SamplingParams(**{name: given[name] for name in _SAMPLING if name in given}),  # type: ignore[arg-type]  # above
+            stopping=pb.StoppingParams(**{name: given[name] for name in _STOPPING if name in given}),  # type: ignore[arg-type]  # above
             output=pb.OutputParams(
                 token_ids=params.get("want_token_ids"),
-                **{name: given[name] for name in _OUTPUT if name in given},  # type: ignore[arg-type]
+                **{name: given[name] for name in _OUTPUT if name in given},  # type: ignore[arg-type]  # above
             ),
             cold_load=_COLD_LOAD[params.get("cold_load", "wait")],
             cache_scope=params.get("cache_scope", ""),

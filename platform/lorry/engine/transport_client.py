@@ -218,7 +218,7 @@ class _Link:
         except grpc.aio.AioRpcError as error:
             _log.warning("the connection to the engine broke: %s: %s", error.code().name, error.details())
             why = _UNREACHABLE
-        except Exception:
+        except Exception:  # whatever could not be read, every call of this stream must be told
             _log.exception("an answer of the engine could not be read; its connection is ended")
             why = _UNREACHABLE
         finally:
@@ -252,7 +252,7 @@ class _Link:
                     await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             _log.warning("the connection to the engine broke: %s", error)
-        except Exception:
+        except Exception:  # the same: a writer that ends silently would leave its calls waiting for ever
             _log.exception("requests could not be sent to the engine; its connection is ended")
         finally:
             self.snap(_UNREACHABLE)

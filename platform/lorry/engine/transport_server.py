@@ -124,7 +124,7 @@ class _Session:
                 raise EmptyStream(f"the engine ended request {request_id} without Finished; report this as a bug")
         except LorryError as error:
             self._fail(call, flow, error)
-        except Exception:
+        except Exception:  # one request's fault ends that request, with an answer, and no other
             _log.exception("request %s failed in the engine", request_id)
             self._fail(call, flow, InternalError(f"the engine failed on request {request_id}; its log says how"))
 

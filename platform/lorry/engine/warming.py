@@ -22,8 +22,9 @@ class Runner(Protocol):
 
 def warm_up(runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: int) -> None:
     """A prefill chunk of the largest size, and decode steps of one row up to as many as may run at once: so no request
-    pays for lazy initialisation, thread teams, or memory that is touched first. Call it on the thread that runs the
-    steps, since a thread team belongs to its caller. The pages used are given back.
+    pays for lazy initialisation, thread teams, memory that is touched first, or (of the fewest rows, which come last
+    and are kept) for compiled products. Call it on the thread that runs the steps, since a thread team belongs to its
+    caller. The pages used are given back.
 
     Raises NonFiniteLogits for a base whose own logits are not finite.
     """
@@ -40,7 +41,11 @@ def warm_up(runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: in
         ((news[0],), (_row(long, 0, chunk, first),)),
         ((), (_row(long, chunk, 1, first),)),
         (tuple(news[1:]), (_row(long, chunk + 1, 1, first), *singles)),
-        *(((), tuple(singles[:count])) for count in range(2, rows) if count <= _EVERY_COUNT or not count & (count - 1)),
+        *(
+            ((), tuple(singles[:count]))
+            for count in range(rows - 1, 1, -1)
+            if count <= _EVERY_COUNT or not count & (count - 1)
+        ),
     )
     for number, (new, sequences) in enumerate(steps, -1 - len(steps)):
         plan = StepPlan(number, (), new, (), (), sequences)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from lorry.config import SchedulerConfig
 
 
+def is_long(config: SchedulerConfig, prefill_left: int) -> bool:
+    """More than half a step's budget of the prompt is left."""
+    return prefill_left > max(1, config.token_budget // 2)
+
+
 class StepBudget:
-    """Of one step. Decodes come first, a token each. A prompt of which more than half a budget is left is *long*.
+    """Of one step. Decodes come first, a token each; some of the prompts are *long* (``is_long``).
 
     In a step that also serves others, all long ones together get ``long_prefill_share`` of the budget: they neither
     wait for ever nor slow the others by more than that. In a step that serves nobody else they get all of it.
@@ -14,15 +19,11 @@ class StepBudget:
 
     def __init__(self, config: SchedulerConfig, decodes: int, *, any_long: bool) -> None:
         self._chunk = config.prefill_chunk_tokens
-        self._half = max(1, config.token_budget // 2)
         self._share = max(1, int(config.token_budget * config.long_prefill_share))
         self._left = config.token_budget - decodes
         self._reserve = min(self._share, self._left) if any_long else 0
         self._serves_others = decodes > 0
         self._joined = 0
-
-    def is_long(self, prefill_left: int) -> bool:
-        return prefill_left > self._half
 
     @property
     def short_left(self) -> int:
@@ -52,4 +53,4 @@ class StepBudget:
         return tokens
 
 
-__all__ = ["StepBudget"]
+__all__ = ["StepBudget", "is_long"]

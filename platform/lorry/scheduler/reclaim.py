@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic
 
-from lorry.ids import AdapterDigest, SlotId
+from lorry.ids import SlotId
 from lorry.kvcache import PrefixIndex
 from lorry.memory import MemoryLedger
 from lorry.residency import Residency, Slot
@@ -20,7 +20,7 @@ class Reclaimer(Generic[R]):
         ledger: MemoryLedger,
         index: PrefixIndex,
         residency: Residency[R],
-        on_unload: Callable[[SlotId, AdapterDigest | None], None],
+        on_unload: Callable[[SlotId], None],
     ) -> None:
         self._ledger = ledger
         self._index = index
@@ -65,7 +65,8 @@ class Reclaimer(Generic[R]):
         cached = self._index.cheapest()
         if idle and not ids and (cached is None or idle[0].worth <= cached):
             row = idle.pop(0)
-            self._on_unload(row.slot, self._residency.evict(row))
+            self._residency.evict(row)
+            self._on_unload(row.slot)
             return True
         if cached is None:
             return False

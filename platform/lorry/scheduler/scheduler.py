@@ -23,7 +23,7 @@ from lorry.residency.host import R
 from lorry.scheduler.admission import Admission, Devices
 from lorry.scheduler.ageing import AgeingBound
 from lorry.scheduler.batch import Batch
-from lorry.scheduler.budget import StepBudget
+from lorry.scheduler.budget import StepBudget, is_long
 from lorry.scheduler.census import Standing, take_census
 from lorry.scheduler.checks import check_config, fault_of
 from lorry.scheduler.entry import Place
@@ -82,7 +82,8 @@ class Scheduler(Generic[R]):
         self._clock = clock
         self._index = PrefixIndex(ledger)
         self._prefixes: Prefixes[R] = Prefixes(self._index, tables, prefix_key, enabled=config.prefix_cache)
-        self._reclaimer: Reclaimer[R] = Reclaimer(ledger, self._index, residency, self._unload)
+        self._unloads: list[SlotId] = []
+        self._reclaimer: Reclaimer[R] = Reclaimer(ledger, self._index, residency, self._note_unload)
         self._waiting: WaitingQueue[R] = WaitingQueue(self._load_need)
         devices = Devices(ledger, tables, self._index, residency, self._reclaimer)
         self._admission = Admission(self._waiting, devices, ageing or AgeingBound(), overcommit=config.overcommit)
@@ -96,7 +97,6 @@ class Scheduler(Generic[R]):
             leave=lambda running: self._batch.leave(running, ended=True),
         )
         self._batch: Batch[R] = Batch(devices, self._prefixes, frozenset(eos_token_ids), self._live.requeue)
-        self._unloads: list[SlotId] = []
         self._plans = 0
         self._step = -1
 
@@ -149,7 +149,7 @@ class Scheduler(Generic[R]):
                 self._live.end(entry.request.request_id, SlotIntegrity(text))
         slot = self._residency.lose(digest)
         if slot is not None:
-            self._unload(slot, digest)
+            self._note_unload(slot)
 
     def drain_events(self) -> list[tuple[RequestId, LorryError]]:
         """Requests that ended outside a step since the last call: cancelled, expired, or their fetch failed."""
@@ -171,10 +171,10 @@ class Scheduler(Generic[R]):
         self._live.take_arrivals(now)
         step, preemptions = self._step + 1, self._batch.preemptions
         rows, prefills = self._batch.decodes(step)
-        half = self._config.token_budget // 2
-        long = [running for running in prefills if running.prefill_left > half]
+        long = [running for running in prefills if is_long(self._config, running.prefill_left)]
+        short = [running for running in prefills if not is_long(self._config, running.prefill_left)]
         budget = StepBudget(self._config, len(rows), any_long=bool(long))
-        for running in sorted((r for r in prefills if r.prefill_left <= half), key=lambda r: r.prefill_left):
+        for running in sorted(short, key=lambda r: r.prefill_left):
             tokens = budget.take_short(running.prefill_left)
             if tokens:
                 rows.append(self._batch.prefill(running, step, tokens))
@@ -284,7 +284,7 @@ class Scheduler(Generic[R]):
                 break
             running = self._batch.join(admitted, now)
             joined.append(_Joined(running, admitted.placement))
-            if budget.is_long(running.prefill_left):
+            if is_long(self._config, running.prefill_left):
                 budget.hold()
             else:
                 rows.append(self._batch.prefill(running, step, budget.take_short(running.prefill_left)))
@@ -359,7 +359,6 @@ class Scheduler(Generic[R]):
                 error = AdapterLoadFailed(f"adapter {load.digest} could not be loaded: {reason}")
                 updates.append(SequenceUpdate(request_id, error=error))
             self._residency.load_failed(slot, load.generation)
-            self._waiting.refile(load.digest)
         return updates
 
     def _load_need(self, digest: AdapterDigest) -> int | None:
@@ -367,10 +366,9 @@ class Scheduler(Generic[R]):
             return None
         return self._residency.chunks_of(digest)
 
-    def _unload(self, slot: SlotId, digest: AdapterDigest | None) -> None:
+    def _note_unload(self, slot: SlotId) -> None:
+        """The next plan tells the device that the slot is empty."""
         self._unloads.append(slot)
-        if digest is not None:
-            self._waiting.refile(digest)
 
 
 __all__ = ["FETCH_POLL_S", "Scheduler"]

@@ -2,132 +2,26 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from lorry.adapters.disk import DiskTier
-from lorry.adapters.image import DeviceImage, image_builder
-from lorry.adapters.manifest import AdapterFile, AdapterRef, files_digest, scan_directory
-from lorry.adapters.plan import AdapterPlan
-from lorry.adapters.store import DirectoryStore
-from lorry.adapters.tiers import HostTierStore, open_host_tier
-from lorry.config import TierConfig
+from lorry.adapters.manifest import AdapterFile, AdapterRef, files_digest
 from lorry.errors import (
     AdapterDigestMismatch,
     AdapterLoadFailed,
     AdapterObjectMissing,
-    Draining,
     ObjectStoreUnavailable,
 )
-from lorry.ids import AdapterDigest
-from lorry.residency.host import Failed, Fetching, HostState, HostTier, Ready
+from lorry.residency.host import Fetching, HostState, HostTier, Ready
+from tests.unit.adapters.tier_world import FILES, WAIT_S, CountingStore, Tier, World
 
 from . import craft
-
-FILES = 2
-WAIT_S = 30
-
-
-class CountingStore(DirectoryStore):
-    """A real store that counts fetches by key and can hold them at a gate."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.fetched: list[str] = []
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def fetch_to_sync(self, key: str, path: Path, expected_size: int, expected_sha256: str) -> None:
-        self.fetched.append(key)
-        assert self.gate.wait(WAIT_S)
-        super().fetch_to_sync(key, path, expected_size, expected_sha256)
-
-
-@dataclass(frozen=True)
-class World:
-    root: Path
-    store: CountingStore
-
-    def upload(self, seed: int, rank: int = 4, change: Callable[[Path], object] = lambda folder: None) -> AdapterRef:
-        folder = craft.write_adapter(
-            self.root / f"made-{seed}-{rank}", {**craft.CONFIG, "r": rank}, craft.tensors(rank, seed=seed)
-        )
-        change(folder)
-        files = scan_directory(folder)
-        ref = AdapterRef(files_digest(files), f"adapters/{seed}-{rank}", files)
-        for file in files:
-            self.store.put_file_sync(f"{ref.prefix}/{file.path}", folder / file.path)
-        return ref
-
-    def object(self, ref: AdapterRef, name: str = "adapter_model.safetensors") -> Path:
-        return self.root / "store" / ref.prefix / name
-
-    def cached(self, ref: AdapterRef, name: str = "adapter_model.safetensors") -> Path:
-        return self.root / "cache" / ref.digest / name
-
-    def disk(self, quota: int = 1 << 30) -> DiskTier:
-        return DiskTier(self.root / "cache", quota, self.store)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    (tmp_path / "store").mkdir()
-    return World(tmp_path, CountingStore(tmp_path / "store"))
-
-
-class Tier(HostTierStore[DeviceImage]):
-    """Tells the test when a fetch ended, so that nothing sleeps."""
-
-    def __init__(self, world: World, budget: int = 1 << 30, threads: int = 2, quota: int = 1 << 30) -> None:
-        self.ended = threading.Semaphore(0)
-        self.built: list[AdapterDigest] = []
-        build = image_builder(craft.SPEC, torch.float32)
-
-        def counted(folder: Path, plan: AdapterPlan, digest: AdapterDigest) -> DeviceImage:
-            self.built.append(digest)
-            return build(folder, plan, digest)
-
-        super().__init__(
-            world.disk(quota),
-            craft.SPEC,
-            counted,
-            budget,
-            threads=threads,
-            on_change=self.ended.release,
-        )
-
-    def settle(self, ref: AdapterRef) -> HostState:
-        """The first answer that is not Fetching."""
-        while isinstance(state := self.ensure(ref), Fetching):
-            assert self.ended.acquire(timeout=WAIT_S)
-        return state
-
-    def failure(self, ref: AdapterRef) -> Exception:
-        state = self.settle(ref)
-        assert isinstance(state, Failed)
-        return state.error
-
-
-@pytest.fixture
-def tier(world: World) -> Iterator[Tier]:
-    found = Tier(world)
-    yield found
-    world.store.gate.set()
-    found.close()
-    found.check_integrity()
-
-
-def image_bytes(world: World, ref: AdapterRef) -> int:
-    tier = Tier(world)
-    tier.settle(ref)
-    tier.close()
-    return tier.image(ref.digest).nbytes
 
 
 def test_it_is_what_residency_asks_for(tier: Tier, world: World) -> None:
@@ -338,154 +232,3 @@ def test_a_failure_is_told_to_exactly_one_call(tier: Tier, world: World) -> None
     assert isinstance(tier.failure(ref), AdapterObjectMissing)
     world.object(ref).write_bytes(saved)
     assert tier.ensure(ref) == Fetching()
-
-
-def test_disk_quota_drops_the_least_recently_opened(world: World) -> None:
-    refs = [world.upload(seed) for seed in range(3)]
-    size = sum(file.size for file in refs[0].files)
-    disk = world.disk(quota=2 * size + 64)
-    for ref in (refs[0], refs[1], refs[0], refs[2]):
-        with disk.open(ref):
-            pass
-    assert [disk.has(ref.digest) for ref in refs] == [True, False, True]
-    assert not world.cached(refs[1]).exists()
-    assert disk.used_bytes <= 2 * size + 64
-    again = world.disk(quota=2 * size + 64)
-    assert [again.has(ref.digest) for ref in refs] == [True, False, True]
-
-
-def test_a_folder_that_is_read_is_not_dropped(world: World) -> None:
-    one, two = world.upload(1), world.upload(2)
-    disk = world.disk(quota=sum(file.size for file in one.files) + 64)
-    with disk.open(one) as folder:
-        with pytest.raises(AdapterLoadFailed, match=r"tiers\.disk_bytes"), disk.open(two):
-            pass
-        assert folder.exists()
-    with disk.open(two):
-        assert not folder.exists()
-
-
-def test_host_budget_drops_the_least_recently_asked_for(world: World) -> None:
-    refs = [world.upload(seed) for seed in range(3)]
-    size = image_bytes(world, refs[0])
-    tier = Tier(world, budget=2 * size)
-    for ref in (refs[0], refs[1], refs[0], refs[2]):
-        tier.settle(ref)
-    assert [tier.tier_of(ref.digest) for ref in refs] == ["host", "disk", "host"]
-    with pytest.raises(AdapterLoadFailed, match="not in host memory"):
-        tier.image(refs[1].digest)
-    tier.close()
-    tier.check_integrity()
-
-
-def test_a_retained_image_stays_and_the_next_waits_for_its_release(world: World) -> None:
-    one, two = world.upload(1), world.upload(2)
-    tier = Tier(world, budget=image_bytes(world, one))
-    tier.retain(one.digest)
-    tier.settle(one)
-    tier.retain(two.digest)
-    assert tier.ensure(two) == Fetching()
-    assert tier.ended.acquire(timeout=WAIT_S)
-    assert tier.ensure(two) == Fetching()
-    assert tier.ensure(one) == Ready(4)
-    assert tier.state()["waiting_for_room"] == [two.digest]
-    tier.release(one.digest)
-    assert tier.settle(two) == Ready(4)
-    assert tier.tier_of(one.digest) == "disk"
-    tier.close()
-    tier.check_integrity()
-
-
-def test_a_request_that_gives_up_waiting_for_room_leaves_the_line(world: World) -> None:
-    one, two = world.upload(1), world.upload(2)
-    tier = Tier(world, budget=image_bytes(world, one))
-    tier.retain(one.digest)
-    tier.settle(one)
-    tier.retain(two.digest)
-    tier.ensure(two)
-    assert tier.ended.acquire(timeout=WAIT_S)
-    tier.release(two.digest)
-    assert tier.state()["waiting_for_room"] == []
-    assert tier.ensure(one) == Ready(4)
-    tier.close()
-
-
-def test_an_image_larger_than_the_whole_budget_is_refused(world: World) -> None:
-    ref = world.upload(1)
-    tier = Tier(world, budget=100)
-    error = tier.failure(ref)
-    assert isinstance(error, AdapterLoadFailed)
-    assert "tiers.host_bytes" in str(error)
-    tier.close()
-
-
-def test_closed(world: World) -> None:
-    tier = Tier(world)
-    tier.close()
-    tier.close()
-    assert isinstance(tier.failure(world.upload(1)), Draining)
-
-
-def test_an_unforeseen_error_is_one_failed_adapter(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    def build(folder: Path, plan: AdapterPlan, digest: AdapterDigest) -> DeviceImage:
-        raise ZeroDivisionError("planted")
-
-    ended = threading.Semaphore(0)
-    tier = HostTierStore(world.disk(), craft.SPEC, build, 1 << 30, on_change=ended.release)
-    ref = world.upload(1)
-    tier.ensure(ref)
-    assert ended.acquire(timeout=WAIT_S)
-    state = tier.ensure(ref)
-    assert isinstance(state, Failed)
-    assert "ZeroDivisionError" in str(state.error)
-    tier.close()
-    assert "loading failed" in caplog.text
-
-
-def test_from_configuration(world: World) -> None:
-    config = TierConfig(cache_dir=world.root / "home", fetch_threads=1)
-    tier = open_host_tier(config, world.store, craft.SPEC, image_builder(craft.SPEC, torch.float32))
-    ref = world.upload(1)
-    tier.ensure(ref)
-    tier.close()
-    assert (world.root / "home" / "adapters" / ref.digest / "adapter_config.json").exists()
-
-
-def test_many_threads_and_versions_under_a_short_budget(world: World) -> None:
-    """Whoever retains a Ready version gets its image, and it is that version's, whatever else comes and goes."""
-    refs = [world.upload(seed, rank=1 + seed % 3) for seed in range(8)]
-    sums: dict[AdapterDigest, str] = {}
-    for ref in refs:
-        alone = Tier(world)
-        alone.settle(ref)
-        sums[ref.digest] = alone.image(ref.digest).checksum
-        alone.close()
-    largest = max(image_bytes(world, ref) for ref in refs)
-    tier = Tier(world, budget=3 * largest, threads=3, quota=4 * sum(f.size for f in refs[2].files))
-    changed = threading.Condition()
-
-    def wake() -> None:
-        with changed:
-            changed.notify_all()
-
-    tier._on_change = wake
-    free = {ref.digest: threading.Lock() for ref in refs}
-
-    def user(seed: int) -> None:
-        draw = np.random.default_rng(seed)
-        for _ in range(15):
-            ref = refs[int(draw.integers(len(refs)))]
-            with free[ref.digest]:  # residency retains a digest at most once
-                tier.retain(ref.digest)
-                with changed:
-                    while isinstance(state := tier.ensure(ref), Fetching):
-                        assert changed.wait(WAIT_S)
-                assert isinstance(state, Ready)
-                assert tier.image(ref.digest).checksum == sums[ref.digest]
-                tier.release(ref.digest)
-
-    with ThreadPoolExecutor(3) as pool:
-        for future in [pool.submit(user, seed) for seed in range(3)]:
-            future.result()
-    tier.close()
-    tier.check_integrity()

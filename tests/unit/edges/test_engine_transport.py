@@ -16,19 +16,15 @@ from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import AlreadyExists, EngineUnavailable, LorryError
 from lorry.request import SamplingParams
 from tests.unit.engine_contract.contract import Bench, bench_request, collect
-from tests.unit.engine_contract.fakes import bench_of, fake_engine
+from tests.unit.engine_contract.fakes import bench_of, fake_engine, over_a_socket
 
 WAIT_S = 10.0
 
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[tuple[FakeEngine, Bench]]:
-    engine = fake_engine()
-    server = await serve_engine(engine, f"unix:{tmp_path}/e.sock")
-    client = GrpcEngineClient(server.address)
-    yield engine, bench_of(client)
-    await client.close()
-    await server.stop()
+    async with over_a_socket(tmp_path) as made:
+        yield made
 
 
 async def test_an_id_used_again_at_once_never_gets_its_predecessors_tokens(pair: tuple[FakeEngine, Bench]) -> None:

@@ -90,7 +90,7 @@ async def test_it_is_ready_only_after_its_first_steps(base: Path, monkeypatch: p
             limits = built.config.scheduler
             rows = [[row.query_len for row in plan.sequences] for plan, _ in steps.plans]
             assert rows[:3] == [[limits.prefill_chunk_tokens], [1], [1] * limits.max_sequences]
-            assert rows[3:-1] == [[1] * count for count in range(2, limits.max_sequences)]
+            assert rows[3:-1] == [[1] * count for count in range(limits.max_sequences - 1, 1, -1)]
             assert rows[-1] == []
             assert {thread for _, thread in steps.plans} == {"lorry-engine"}
             used = {page for plan, _ in steps.plans for row in plan.sequences for page in row.block_table}

@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef
 from lorry.engine.contract import EngineClient, EngineInfo
 from lorry.engine.fake import FakeEngine
+from lorry.engine.transport_client import GrpcEngineClient
+from lorry.engine.transport_server import serve_engine
 from lorry.ids import AdapterDigest, BaseDigest
 from lorry.text import Tokenizer
 from tests.unit.engine_contract.contract import Bench
@@ -56,3 +60,16 @@ def fake_engine() -> FakeEngine:
 def bench_of(engine: EngineClient) -> Bench:
     prompts = [tuple(tokenizer().encode(text, False)) for text in ("the lorry", "many tenants", "東京 🚚")]
     return Bench(engine, tokenizer(), ADAPTERS, prompts)
+
+
+@asynccontextmanager
+async def over_a_socket(folder: Path) -> AsyncIterator[tuple[FakeEngine, Bench]]:
+    """A fake engine, and the bench of a client that reaches it by the transport."""
+    engine = fake_engine()
+    server = await serve_engine(engine, f"unix:{folder}/e.sock")
+    client = GrpcEngineClient(server.address)
+    try:
+        yield engine, bench_of(client)
+    finally:
+        await client.close()
+        await server.stop()

@@ -22,19 +22,15 @@ from lorry.errors import EngineUnavailable
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 from tests.unit.engine_contract.contract import Bench, bench_request, collect
-from tests.unit.engine_contract.fakes import bench_of, fake_engine
+from tests.unit.engine_contract.fakes import bench_of, fake_engine, over_a_socket
 
 WAIT_S = 10.0
 
 
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[tuple[FakeEngine, Bench]]:
-    engine = fake_engine()
-    server = await serve_engine(engine, f"unix:{tmp_path}/e.sock")
-    client = GrpcEngineClient(server.address)
-    yield engine, bench_of(client)
-    await client.close()
-    await server.stop()
+    async with over_a_socket(tmp_path) as made:
+        yield made
 
 
 class _Wire:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lorry.config import SchedulerConfig
-from lorry.scheduler.budget import StepBudget
+from lorry.scheduler.budget import StepBudget, is_long
 from lorry.scheduler.plan import StepPlan
 from tests.unit.scheduler.rig import Rig
 
@@ -20,10 +21,9 @@ def budget(
     return StepBudget(config, decodes, any_long=any_long)
 
 
-def test_a_prompt_is_long_of_which_more_than_half_a_budget_is_left() -> None:
-    assert not budget().is_long(32)
-    assert budget().is_long(33)
-    assert budget(tokens=16).is_long(9)
+@pytest.mark.parametrize(("tokens", "left", "long"), [(64, 32, False), (64, 33, True), (16, 9, True), (1, 1, False)])
+def test_a_prompt_is_long_of_which_more_than_half_a_budget_is_left(tokens: int, left: int, long: bool) -> None:
+    assert is_long(SchedulerConfig(max_sequences=1, token_budget=tokens), left) is long
 
 
 def test_decodes_come_off_the_top_a_token_each() -> None:
