@@ -13,7 +13,7 @@ PROTO_OUT ?= $(CURDIR)/platform
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv model demo serve fmt lint types contracts test soak bench proto docs migrate ci clean
+.PHONY: help venv model demo serve fmt lint types contracts test soak mutants bench proto docs migrate ci clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,9 @@ test: model ## run the tests (ARGS="tests/unit -k name" for some of them)
 
 soak: model ## run the full size of the tests that have a small one
 	$(PYTEST) -m soak --durations=0 $(ARGS)
+
+mutants: model ## take named guards out of a copy, one at a time, and expect red tests
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: model ## tokens/s, TTFT and inter-token latency beside transformers + peft
 	@$(BIN)/python benchmarks/bench_serving.py $(ARGS)

@@ -5,7 +5,9 @@
 CPU milliseconds of ``plan`` and ``complete`` together (they wait for nothing, so what else the machine does stays out);
 results are made outside of what is timed, and nothing is checked inside of it. Cases: ``full``: every seat is taken, so
 nothing is admitted. ``slots``: seats are free, but what waits needs a slot and every slot is pinned, so each plan looks
-for somebody to admit and passes all over. ``churn``: short outputs, so that requests join and leave at every step.
+for somebody to admit and passes all over. ``extras``: the same, but slots are free and all bytes of extras are pinned,
+and each of the 500 adapters that wait has a size of its own (rank 8 to 64, 1 kB to 64 MB). ``churn``: short outputs, so
+that requests join and leave at every step.
 Prompts differ in length, so that sequences need a new page at different steps. Rounds are interleaved over the queues'
 lengths; ``of_shortest`` is the median over the rounds of the ratio to the same step with the shortest queue that is not
 empty.
@@ -30,8 +32,9 @@ from lorry.request import SamplingParams, StoppingParams
 from lorry.residency import HostState, Ready, Residency
 from lorry.scheduler import ScheduledRequest, Scheduler, SequenceResult, StepPlan, StepResult
 
-CASES = ("full", "slots", "churn")
+CASES = ("full", "slots", "extras", "churn")
 SLOTS, TENANTS = 32, 16
+BUDGET, EXTRAS = 8 << 30, 0.25
 SHORT, LONG = 32, 3000
 """Tokens out: of a request that leaves soon, and of one that outlasts the measurement."""
 
@@ -39,13 +42,15 @@ SHORT, LONG = 32, 3000
 @dataclass(frozen=True, slots=True)
 class Version:
     digest: AdapterDigest
+    rank: int = 8
+    extra_bytes: int = 0
 
 
 class WarmHost:
-    """Every version is on the host already, at rank 8."""
+    """Every version is on the host already."""
 
     def ensure(self, ref: Version) -> HostState:
-        return Ready(8)
+        return Ready(ref.rank, ref.extra_bytes)
 
     def tier_of(self, digest: AdapterDigest) -> str:
         return "host"
@@ -69,10 +74,16 @@ class Cell:
 
     def __post_init__(self) -> None:
         memory = MemoryConfig(
-            8 << 30, adapter_fraction=0.1, page_tokens=64, chunk_rank=8, max_slots=self.slots, max_rank=8
+            BUDGET,
+            adapter_fraction=0.1,
+            extras_fraction=EXTRAS,
+            page_tokens=64,
+            chunk_rank=8,
+            max_slots=self.slots + 8 * (self.case == "extras"),
+            max_rank=64 if self.case == "extras" else 8,
         )
         limits = SchedulerConfig(
-            max_sequences=self.running + 8 if self.case == "slots" else self.running,
+            max_sequences=self.running + 8 if self.blocked else self.running,
             token_budget=2048,
             prefill_chunk_tokens=512,
             max_queue=1 << 20,
@@ -89,12 +100,25 @@ class Cell:
         for _ in range(16):  # every running sequence is in and past its prompt
             self.step()
         for number in range(self.queue):
-            self.add(self.slots + number % 500 if self.case == "slots" else number % self.slots, self.out)
+            self.add(self.slots + number % 500 if self.blocked else number % self.slots, self.out)
 
     @property
     def slots(self) -> int:
         """Each of them has a running sequence."""
         return min(SLOTS, self.running)
+
+    @property
+    def blocked(self) -> bool:
+        """Seats are free, and what waits lacks room."""
+        return self.case in ("slots", "extras")
+
+    def version(self, adapter: int) -> Version:
+        digest = AdapterDigest(f"a{adapter}")
+        if self.case != "extras":
+            return Version(digest)
+        if adapter < self.slots:  # all that run together leave not a byte
+            return Version(digest, 8, int(BUDGET * EXTRAS) // self.slots)
+        return Version(digest, 8 * (1 + adapter % 8), int(1000 * 1.0225 ** (adapter * 263 % 500)))
 
     @property
     def out(self) -> int:
@@ -107,7 +131,7 @@ class Cell:
                 request_id=RequestId(f"r{number}"),
                 tenant=TenantId(f"t{number % TENANTS}"),
                 prompt=(1,) * (8 + 7 * number % 64),
-                ref=Version(AdapterDigest(f"a{adapter}")),
+                ref=self.version(adapter),
                 sampling=SamplingParams(),
                 stopping=StoppingParams(max_tokens=out),
                 deadline=time.monotonic() + 3600.0,

@@ -9,7 +9,6 @@ hand. A test compares every file with what this would write.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -30,7 +29,7 @@ from google.protobuf.descriptor_pb2 import (
 from grpc_tools import protoc
 
 import lorry.errors
-from lorry.adapters.fields import FIELDS, FieldRule
+from lorry.adapters.formats import Section, sections
 from lorry.errors import LorryError
 from lorry.gateway.served import NOT_SERVED
 
@@ -189,28 +188,15 @@ def _leaves() -> Iterator[type[LorryError]]:
             yield found
 
 
-def fields_tables() -> str:
-    return "".join(_fields(*kind) for kind in _KINDS)
+def formats_tables() -> str:
+    """What ``lorry adapters formats`` prints."""
+    return "".join(_formats(section) for section in sections())
 
 
-_KINDS = (
-    ("served", "Computed with", "What it means here", lambda rule: rule.reason),
-    ("refused", "Refused, but for the values named", "Taken", lambda rule: _allowed(rule)),
-    ("harmless", "Read and passed over", "Why the answer does not depend on it", lambda rule: rule.reason),
-)
-
-
-def _fields(treatment: str, title: str, column: str, cell: Callable[[FieldRule], str]) -> str:
-    names = [name for name, rule in FIELDS.items() if rule.treatment == treatment]
-    if treatment != "refused":
-        rows: list[Sequence[str]] = [(f"`{name}`", _cell(cell(FIELDS[name]))) for name in names]
-        return f"### {title}\n\n" + _table(("field", column), rows) + "\n"
-    rows = [(f"`{n}`", cell(FIELDS[n]), _cell(FIELDS[n].reason), _cell(FIELDS[n].remedy)) for n in names]
-    return f"### {title}\n\n" + _table(("field", column, "Why others are not", "What to do"), rows) + "\n"
-
-
-def _allowed(rule: FieldRule) -> str:
-    return ", ".join(f"`{json.dumps(value)}`" for value in rule.allowed)
+def _formats(section: Section) -> str:
+    used = [at for at in range(len(section.columns)) if any(row[at] for row in section.rows)]
+    rows = [[_cell(row[at]) for at in used] for row in section.rows]
+    return f"### {section.title}\n\n" + _table([section.columns[at] for at in used], rows) + "\n"
 
 
 def make_help() -> str:
@@ -247,7 +233,7 @@ def fill(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
 
 def pages() -> dict[Path, str]:
     """Every file that is generated, or holds generated parts, as it should be."""
-    parts: dict[str, Callable[[], str]] = {"fields": fields_tables, "make-help": make_help}
+    parts: dict[str, Callable[[], str]] = {"formats": formats_tables, "make-help": make_help}
     found = {ROOT / "docs" / "api.md": api_page()}
     for path in (ROOT / "docs" / "adapters.md", ROOT / "README.md"):
         found[path] = fill(path.read_text(encoding="utf-8"), parts)

@@ -27,9 +27,10 @@ def _first(tensors: Tensors, part: str) -> str:
     return min(name for name in tensors if part in name)
 
 
-def _dora(config: dict[str, Any], tensors: Tensors) -> None:
+def _half_dora(config: dict[str, Any], tensors: Tensors) -> None:
+    """All but one module have their magnitudes: that one would be served as plain LoRA."""
     config["use_dora"] = True
-    for name in [name for name in tensors if name.endswith(".lora_B.weight")]:
+    for name in sorted(name for name in tensors if name.endswith(".lora_B.weight"))[1:]:
         magnitude = name.replace(".lora_B.weight", ".lora_magnitude_vector")
         tensors[magnitude] = torch.ones(tensors[name].shape[0], dtype=tensors[name].dtype)
 
@@ -70,7 +71,7 @@ def _changed_base(config: dict[str, Any], tensors: Tensors) -> None:
 
 
 EDITS: dict[str, Callable[[dict[str, Any], Tensors], None]] = {
-    "dora": _dora,
+    "half-dora": _half_dora,
     "wrong-shape": _wrong_shape,
     "rank-zero": _rank_zero,
     "nan": _not_a_number,

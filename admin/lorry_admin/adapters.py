@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
 
+from lorry.adapters.report import Check
 from lorry.api.v1 import adapter_admin_pb2 as pb
 from lorry.api.v1 import adapter_admin_pb2_grpc as pb_grpc
 from lorry.errors import InvalidRequest
 from lorry.registry import PageRequest, Registry
 from lorry.registry.adapters.versions import VersionService
-from lorry.registry.names import AdapterName, parse_adapter, parse_base, parse_tenant, parse_upload, parse_version
+from lorry.registry.adapters.watching import Examined, Made
+from lorry.registry.names import (
+    AdapterName,
+    parse_adapter,
+    parse_base,
+    parse_tenant,
+    parse_upload,
+    parse_version,
+)
 from lorry_admin import messages
 from lorry_admin.access import Access
 
@@ -84,6 +94,23 @@ class AdapterAdmin(pb_grpc.AdapterAdminServiceServicer):
         name = parse_version("name", request.name)
         return messages.version(name.bare, await self._versions.get(caller, name), full=True)
 
+    async def WatchAdapterVersion(
+        self, request: pb.WatchAdapterVersionRequest, context: Context
+    ) -> AsyncIterator[pb.WatchAdapterVersionResponse]:
+        caller = await self._access.caller(context)
+        if "/uploads/" not in request.name:
+            named = parse_version("name", request.name)
+            made = messages.version(named.bare, await self._versions.get(caller, named), full=True)
+            for row in made.checks:
+                yield pb.WatchAdapterVersionResponse(check=row)
+            yield pb.WatchAdapterVersionResponse(version=made)
+            return
+        name, upload = parse_upload("name", request.name)
+        async with self._versions.watch(caller, name, upload) as news:
+            await context.send_initial_metadata(())
+            async for one in news:
+                yield _news(name, one)
+
     async def ListAdapterVersions(
         self, request: pb.ListAdapterVersionsRequest, context: Context
     ) -> pb.ListAdapterVersionsResponse:
@@ -107,6 +134,14 @@ class AdapterAdmin(pb_grpc.AdapterAdminServiceServicer):
         row = await self._adapters.set_alias(caller, name, request.alias_id, request.version)
         shown = AdapterName(name.tenant, name.adapter, alias=row.name)
         return pb.Alias(name=str(shown), version=request.version, revision=row.revision)
+
+
+def _news(name: AdapterName, one: Check | Made) -> pb.WatchAdapterVersionResponse:
+    if isinstance(one, Check):
+        return pb.WatchAdapterVersionResponse(check=messages.check(one.to_dict()))
+    if isinstance(one, Examined):
+        return pb.WatchAdapterVersionResponse(version=messages.candidate(name.bare, one.candidate, one.base))
+    return pb.WatchAdapterVersionResponse(version=messages.version(name.bare, one, full=True))
 
 
 __all__ = ["AdapterAdmin"]

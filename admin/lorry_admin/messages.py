@@ -11,8 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
 from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
 from lorry.registry import Role
+from lorry.registry.adapters.candidates import Candidate
 from lorry.registry.adapters.uploads import UploadLimits, UploadState
-from lorry.registry.adapters.versions import Candidate
 from lorry.registry.db import tables
 
 _ROLES: dict[str, tenant_pb.Role.ValueType] = {
@@ -118,18 +118,23 @@ def version(adapter_name: str, row: tables.AdapterVersion, *, full: bool) -> ada
         rank=row.rank,
         size_bytes=row.size_bytes,
         create_time=timestamp(row.created_at),
+        tokenizer_sha256=row.tokenizer_sha256 or row.base.tokenizer_sha256,
+        vocabulary=row.vocabulary or vocabulary_of(row.base),
+        end_token_ids=row.end_ids or (),
     )
     if full:
         found.files.extend(
             adapter_pb.AdapterVersionFile(path=file.path, size=file.size_bytes, sha256=file.sha256)
             for file in row.files
         )
-        found.checks.extend(_check(check) for check in row.report["checks"])
+        found.checks.extend(check(row_of_report) for row_of_report in row.report["checks"])
     return found
 
 
 def candidate(adapter_name: str, found: Candidate, base: tables.BaseModel) -> adapter_pb.AdapterVersion:
     """What ``validate_only`` answers: the version as it would be, without a number."""
+    accepted = found.report.accepted
+    text = None if accepted is None else accepted.text
     return adapter_pb.AdapterVersion(
         name=f"{adapter_name}/versions/",
         sha256=found.sha256,
@@ -138,11 +143,19 @@ def candidate(adapter_name: str, found: Candidate, base: tables.BaseModel) -> ad
         rank=found.report.rank,
         size_bytes=sum(file.size for file in found.files),
         files=[adapter_pb.AdapterVersionFile(path=f.path, size=f.size, sha256=f.sha256) for f in found.files],
-        checks=[_check(check) for check in found.report.to_dict()["checks"]],
+        checks=[check(row) for row in found.report.to_dict()["checks"]],
+        tokenizer_sha256=base.tokenizer_sha256 if text is None else text.sha256,
+        vocabulary=(None if accepted is None else accepted.vocabulary) or vocabulary_of(base),
+        end_token_ids=() if text is None else text.end_ids,
     )
 
 
-def _check(row: dict[str, Any]) -> adapter_pb.ValidationCheck:
+def vocabulary_of(base: tables.BaseModel) -> int:
+    """Rows of a base's logits, as its config.json says."""
+    return int(base.config.get("vocab_size", 0))
+
+
+def check(row: dict[str, Any]) -> adapter_pb.ValidationCheck:
     return adapter_pb.ValidationCheck(
         id=row["id"],
         outcome=row["outcome"],
@@ -157,10 +170,12 @@ __all__ = [
     "api_key",
     "base_model",
     "candidate",
+    "check",
     "grant",
     "role_name",
     "tenant",
     "timestamp",
     "upload",
     "version",
+    "vocabulary_of",
 ]

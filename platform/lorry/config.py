@@ -41,16 +41,18 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class MemoryConfig:
-    """One byte budget for KV pages and adapter chunks, whichever needs it. Adapters take at most ``adapter_fraction``
-    of it (a ceiling) and leave at least ``kv_fraction`` of it to KV pages (a floor)."""
+    """One byte budget for KV pages, adapter chunks and adapters' extras, whichever needs it. Adapters take at most
+    ``adapter_fraction`` of it (a ceiling) for rank rows and ``extras_fraction`` for all else that they bring (gains,
+    biases, norms, embeddings, heads), and leave at least ``kv_fraction`` of it to KV pages (a floor)."""
 
     budget_bytes: int = 2 << 30
     adapter_fraction: float = 0.5
     kv_fraction: float = 0.25
+    extras_fraction: float = 0.25
     page_tokens: int = 64
     chunk_rank: int = 8
     max_slots: int = 32
-    max_rank: int = 64
+    max_rank: int = 256
 
 
 @dataclass(frozen=True, slots=True)

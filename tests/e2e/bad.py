@@ -84,9 +84,9 @@ OWN: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "type-nonsense": (lambda folder: edit_config(folder, peft_type="LORAX"), ("peft_type", "LORAX")),
     "type-missing": (lambda folder: edit_config(folder, peft_type=None), ("peft_type",)),
     "task-other": (lambda folder: edit_config(folder, task_type="SEQ_CLS"), ("task_type", "SEQ_CLS")),
-    "bias": (lambda folder: edit_config(folder, bias="all"), ("bias", "all")),
+    "bias": (lambda folder: edit_config(folder, bias="some"), ("bias", "some")),
     "modules-to-save": (lambda folder: edit_config(folder, modules_to_save=["lm_head"]), ("modules_to_save",)),
-    "fan-in-fan-out": (lambda folder: edit_config(folder, fan_in_fan_out=True), ("fan_in_fan_out",)),
+    "dora-without-magnitudes": (lambda folder: edit_config(folder, use_dora=True), ("use_dora",)),
     "tokens": (lambda folder: edit_config(folder, trainable_token_indices=[1]), ("trainable_token_indices",)),
     "replication": (lambda folder: edit_config(folder, layer_replication=[[0, 1], [0, 1]]), ("layer_replication",)),
     "unknown-field": (lambda folder: edit_config(folder, gain_of_the_moon=2.0), ("gain_of_the_moon",)),
@@ -97,7 +97,7 @@ OWN: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
 """How a good adapter becomes this kind, and what the refusal must name."""
 
 SHARED: dict[str, tuple[str, ...]] = {
-    "dora": ("use_dora",),
+    "half-dora": ("use_dora",),
     "wrong-shape": ("lora_B", "shape"),
     "rank-zero": ("r", "0"),
     "nan": ("lora_A", "NaN"),

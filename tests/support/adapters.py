@@ -11,12 +11,15 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from lorry.adapters.image import DeviceImage, build_image
+from lorry.adapters.image_source import BaseWeights, no_base
 from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.errors import AdapterLoadFailed, AdapterObjectMissing
 from lorry.ids import AdapterDigest
+from lorry.layers.base_tensors import BaseTensors
 from lorry.layers.spec import DecoderSpec
 from lorry.residency import Failed, HostState, Ready
+from lorry.text import Tokenizer, tokenizer_digest
 
 ALL_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -43,10 +46,13 @@ def ref_of(folder: Path) -> AdapterRef:
 
 
 class FolderHost:
-    """HostTier over local folders: no fetching, images are built when they are asked for and kept."""
+    """HostTier over local folders: no fetching, images are built when they are asked for and kept. ``base_dir``: the
+    base's folder, for adapters that need its weights."""
 
-    def __init__(self, spec: DecoderSpec) -> None:
+    def __init__(self, spec: DecoderSpec, base_dir: Path | None = None) -> None:
         self._spec = spec
+        self._base_dir = base_dir
+        self._base: BaseWeights = no_base if base_dir is None else BaseTensors(base_dir, spec, torch.float32)
         self._folders: dict[AdapterDigest, Path] = {}
         self._images: dict[AdapterDigest, DeviceImage] = {}
         self.retained: set[AdapterDigest] = set()
@@ -61,11 +67,14 @@ class FolderHost:
             folder = self._folders.get(ref.digest)
             if folder is None:
                 return Failed(AdapterObjectMissing(f"adapter {ref.digest} is not here"))
-            report = validate_directory(folder, self._spec, Limits())
+            report = validate_directory(folder, self._spec, Limits(), base_dir=self._base_dir)
             if report.plan is None:
                 return Failed(AdapterLoadFailed(str(report.error())))
-            self._images[ref.digest] = build_image(folder, report.plan, self._spec, torch.float32, ref.digest)
-        return Ready(self._images[ref.digest].rank)
+            self._images[ref.digest] = build_image(
+                folder, report.plan, self._spec, torch.float32, ref.digest, self._base
+            )
+        image = self._images[ref.digest]
+        return Ready(image.rank, image.extra_bytes)
 
     def tier_of(self, digest: AdapterDigest) -> str:
         return "host" if digest in self._images else "object_store"
@@ -78,6 +87,12 @@ class FolderHost:
 
     def image(self, digest: AdapterDigest) -> DeviceImage | None:
         return self._images.get(digest)
+
+    def text(self, digest: AdapterDigest) -> Tokenizer | None:
+        if self._base_dir is None:
+            return None
+        own = Tokenizer.load(self._base_dir, self._folders[digest])
+        return None if own.sha256 == tokenizer_digest(self._base_dir) else own
 
     def discard(self, digest: AdapterDigest) -> None:
         self._images.pop(digest, None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lorry.adapters.manifest import AdapterRef
+from lorry.adapters.plan import TextPlan
 from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig, StoreConfig, TierConfig
 from lorry.engine.contract import EngineClient, EngineRequest, Finished, Started, Tokens
 from lorry.engine.local import LocalEngine
@@ -50,7 +51,7 @@ class Running:
 
 @asynccontextmanager
 async def running(config: EngineConfig, folders: Sequence[Path] = ()) -> AsyncIterator[Running]:
-    host = FolderHost(read_spec(config.base_dir))
+    host = FolderHost(read_spec(config.base_dir), config.base_dir)
     for folder in folders:
         host.add(folder)
     parts = build_parts(config, host)
@@ -80,6 +81,8 @@ async def ask(
     tenant: str = "t",
     cache_salt: bytes = b"",
     cache_scope: str = "",
+    vocabulary: int | None = None,
+    text: TextPlan | None = None,
 ) -> Answer:
     """One request to its end. Raises what the engine raises."""
     request = EngineRequest(
@@ -92,6 +95,8 @@ async def ask(
         stopping=stopping or StoppingParams(max_tokens=max_tokens, ignore_eos=True),
         cache_salt=cache_salt,
         cache_scope=cache_scope,
+        vocabulary=vocabulary,
+        text=text,
     )
     events = [event async for event in engine.generate(request)]
     started, finished = events[0], events[-1]

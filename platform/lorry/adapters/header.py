@@ -7,6 +7,7 @@ tensors without elements, bytes after the end, links, and pickles under a safe n
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import re
@@ -25,16 +26,24 @@ ITEM_BYTES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
 """The dtypes that are served."""
 
 _STORED: Mapping[str, str] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_PATTERNS: Mapping[str, tuple[str, int]] = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
+"""The bits as unsigned integers, and those of infinity."""
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,510}[A-Za-z0-9_])?\Z")
-_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# Possessive, and an open string counts to the end: otherwise a string of escaped quotes costs its length squared.
+_STRUCTURE = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _MAX_DEPTH = 8
+_MAX_DIGITS = 64
 _MAX_DIMENSIONS = 4
 _BLOCK_ELEMENTS = 1 << 20
 
 
 class HeaderRefused(ValueError):
-    """The file is not one that this reader serves. ``field`` is the part at fault, ``value`` and ``limit``
-    what was found and what is allowed (None where there is no one number)."""
+    """The file is not one that this reader serves. ``value`` and ``limit`` are what was found and what is allowed
+    (None where there is no one number).
+
+    ``field`` is the part at fault: ``file``, ``header``, ``metadata``, ``tensor``, ``layout``, or the file's own name
+    where it cannot be opened. It never repeats what the file says; the message does, quoted and cut.
+    """
 
     def __init__(self, field: str, message: str, value: object = None, limit: object = None) -> None:
         super().__init__(message)
@@ -75,9 +84,9 @@ def show(text: object, width: int = 80) -> str:
 
 
 def strict_json(text: str, what: str, max_depth: int = _MAX_DEPTH) -> Any:
-    """JSON without duplicate keys, NaN or infinities, nested at most ``max_depth`` deep.
+    """JSON without duplicate keys, NaN, infinities or numbers past a float's range, at most ``max_depth`` deep.
 
-    Raises HeaderRefused naming ``what``.
+    Time and memory grow with the length of ``text``, which the caller bounds. Raises HeaderRefused naming ``what``.
     """
     depth = 0
     for token in _STRUCTURE.finditer(text):
@@ -85,39 +94,64 @@ def strict_json(text: str, what: str, max_depth: int = _MAX_DEPTH) -> Any:
         depth += first in "[{"
         depth -= first in "]}"
         if depth > max_depth:
-            raise HeaderRefused(what, f"{what}: nested deeper than {max_depth} levels", depth, max_depth)
+            raise HeaderRefused(what, f"{what}: nested deeper than {max_depth} levels; flatten it", depth, max_depth)
 
     def pairs(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in items:
-            if key in found:
-                raise HeaderRefused(what, f"{what}: the key {show(key)} is there twice; write it once", key)
-            found[key] = value
+        found = dict(items)
+        if len(found) != len(items):
+            seen: set[str] = set()
+            key = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise HeaderRefused(what, f"{what}: the key {show(key)} is there twice; write it once", key)
         return found
 
     def constant(name: str) -> Any:
         raise HeaderRefused(what, f"{what}: the number {name} is not JSON; write a finite number", name)
 
+    def whole(digits: str) -> int:
+        if len(digits) > _MAX_DIGITS:
+            count = len(digits)
+            raise HeaderRefused(
+                what, f"{what}: a number of {count} digits, over {_MAX_DIGITS}; write fewer", count, _MAX_DIGITS
+            )
+        return int(digits)
+
+    def fraction(digits: str) -> float:
+        number = float(digits)
+        if not math.isfinite(number):
+            raise HeaderRefused(what, f"{what}: the number {show(digits)} is not finite; write a finite one", digits)
+        return number
+
     try:
-        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_int=whole, parse_float=fraction)
     except HeaderRefused:
         raise
     except (ValueError, RecursionError) as error:
-        raise HeaderRefused(what, f"{what}: not readable as JSON ({show(str(error))})") from error
+        raise HeaderRefused(what, f"{what}: not readable as JSON ({show(str(error))}); write it again") from error
 
 
 def open_regular(path: Path) -> int:
     """A read-only descriptor of a regular file; links and anything else are refused. The caller closes it."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        _require_regular(path.name, os.lstat(path))  # opening a device can already do something to it
+        descriptor = os.open(path, flags)
     except OSError as error:
-        if path.is_symlink():
-            raise HeaderRefused(path.name, f"{path.name}: a symbolic link; upload the file itself") from error
-        raise HeaderRefused(path.name, f"{path.name}: cannot be opened ({error.strerror})") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise HeaderRefused(
+            path.name, f"{show(path.name)}: cannot be opened ({error.strerror}); upload it again"
+        ) from error
+    try:
+        _require_regular(path.name, os.fstat(descriptor))  # of what was opened, whatever has the name by now
+    except HeaderRefused:
         os.close(descriptor)
-        raise HeaderRefused(path.name, f"{path.name}: not a regular file; upload the file itself")
+        raise
     return descriptor
+
+
+def _require_regular(name: str, found: os.stat_result) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise HeaderRefused(name, f"{show(name)}: a symbolic link; upload the file itself")
+    if not stat.S_ISREG(found.st_mode):
+        raise HeaderRefused(name, f"{show(name)}: not a regular file; upload the file itself")
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
@@ -126,7 +160,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
     with os.fdopen(descriptor, "rb") as handle:
         data = handle.read(limit + 1)
     if len(data) > limit:
-        raise HeaderRefused(path.name, f"{path.name}: over {limit} bytes; make it smaller", len(data), limit)
+        raise HeaderRefused(path.name, f"{show(path.name)}: over {limit} bytes; make it smaller", len(data), limit)
     return data
 
 
@@ -192,18 +226,22 @@ class TensorFile:
         return array.astype(np.float32, copy=False)
 
     def largest_magnitude(self, name: str) -> float:
-        """max |x|, taken block by block; inf where a value is not finite."""
+        """max |x|, taken block by block; inf where a value is not finite.
+
+        Without its sign bit a float's pattern orders as its magnitude does, NaN above infinity above all numbers.
+        """
         info = self.tensors[name]
-        flat = self.stored(name).reshape(-1)
-        largest = 0.0
-        for begin in range(0, info.elements, _BLOCK_ELEMENTS):
-            block = flat[begin : begin + _BLOCK_ELEMENTS]
-            values = bf16_to_float32(block) if info.dtype == "BF16" else block
-            top = float(np.abs(values).max())
-            if not np.isfinite(top):
-                return float("inf")
-            largest = max(largest, top)
-        return largest
+        bits, infinity = _PATTERNS[info.dtype]
+        flat = self.stored(name).reshape(-1).view(bits)
+        magnitude = np.iinfo(bits).max >> 1
+        top = max(
+            int((flat[begin : begin + _BLOCK_ELEMENTS] & magnitude).max())
+            for begin in range(0, info.elements, _BLOCK_ELEMENTS)
+        )
+        if top >= infinity:
+            return float("inf")
+        pattern = np.array([top], dtype=bits)
+        return float(bf16_to_float32(pattern)[0] if info.dtype == "BF16" else pattern.view(_STORED[info.dtype])[0])
 
 
 def bf16_to_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -213,11 +251,15 @@ def bf16_to_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 def _read_header(name: str, descriptor: int, size: int, limits: HeaderLimits) -> tuple[dict[str, Any], int]:
     if size > limits.file_bytes:
-        raise HeaderRefused("file", f"{name}: {size} bytes, over {limits.file_bytes}", size, limits.file_bytes)
+        raise HeaderRefused(
+            "file", f"{name}: {size} bytes, over {limits.file_bytes}; save it smaller", size, limits.file_bytes
+        )
     head = os.pread(descriptor, 16, 0)
     refuse_pickle(name, head)
     if len(head) < 10:
-        raise HeaderRefused("file", f"{name}: {size} bytes, too short for a safetensors header", size, 10)
+        raise HeaderRefused(
+            "file", f"{name}: {size} bytes, too short for a safetensors header; save it again", size, 10
+        )
     length = int.from_bytes(head[:8], "little")
     if length > limits.header_bytes:
         raise HeaderRefused(
@@ -227,16 +269,18 @@ def _read_header(name: str, descriptor: int, size: int, limits: HeaderLimits) ->
             limits.header_bytes,
         )
     if 8 + length > size:
-        raise HeaderRefused("file", f"{name}: truncated: want {8 + length} bytes for the header, have {size}", size)
+        want = 8 + length
+        raise HeaderRefused(
+            "file", f"{name}: truncated: want {want} bytes for the header, have {size}; upload it again", size, want
+        )
     raw = os.pread(descriptor, length, 8)
     if raw[:1] != b"{":
-        raise HeaderRefused("header", f"{name}: the header does not begin with '{{'; this is not safetensors")
+        raise HeaderRefused("header", f"{name}: the header does not begin with '{{': not safetensors; save it again")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise HeaderRefused("header", f"{name}: the header is not UTF-8") from error
-    header = strict_json(text, "header")
-    assert isinstance(header, dict)
+        raise HeaderRefused("header", f"{name}: the header is not UTF-8; save it again") from error
+    header: dict[str, Any] = strict_json(text, "header")  # an object: it begins with a brace
     return header, 8 + length
 
 
@@ -245,22 +289,24 @@ def _layout(
 ) -> dict[str, TensorInfo]:
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise HeaderRefused("__metadata__", f"{name}: __metadata__ must map strings to strings")
+        raise HeaderRefused("metadata", f"{name}: __metadata__ must map strings to strings; save it without")
     if len(header) > limits.tensors:
         count = len(header)
-        raise HeaderRefused("header", f"{name}: {count} tensors, over {limits.tensors}", count, limits.tensors)
+        raise HeaderRefused(
+            "header", f"{name}: {count} tensors, over {limits.tensors}; save fewer", count, limits.tensors
+        )
     infos = sorted((_tensor(key, entry) for key, entry in header.items()), key=lambda info: (info.begin, info.end))
     at = 0
     for info in infos:
         if info.begin != at:
             what = "overlaps the tensor before it" if info.begin < at else "leaves a hole before it"
-            raise HeaderRefused(
-                info.name, f"tensor {show(info.name)}: begins at {info.begin}, want {at}: it {what}", info.begin, at
-            )
+            message = f"tensor {show(info.name)}: begins at {info.begin}, want {at}: it {what}; save it again"
+            raise HeaderRefused("layout", message, info.begin, at)
         at = info.end
     if data_begin + at != size:
         what = "truncated" if data_begin + at > size else "has bytes that no tensor owns"
-        raise HeaderRefused("file", f"{name}: {what}: want {data_begin + at} bytes, have {size}", size, data_begin + at)
+        want = data_begin + at
+        raise HeaderRefused("file", f"{name}: {what}: want {want} bytes, have {size}; upload it again", size, want)
     return {
         info.name: TensorInfo(info.name, info.dtype, info.shape, data_begin + info.begin, data_begin + info.end)
         for info in infos
@@ -269,7 +315,7 @@ def _layout(
 
 def _tensor(name: str, entry: Any) -> TensorInfo:
     def refuse(message: str, value: object = None, limit: object = None) -> HeaderRefused:
-        return HeaderRefused(name[:128], f"tensor {show(name)}: {message}", value, limit)
+        return HeaderRefused("tensor", f"tensor {show(name)}: {message}", value, limit)
 
     def is_size(value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)

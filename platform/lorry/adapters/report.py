@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from lorry.adapters.header import show
-from lorry.adapters.plan import AdapterPlan
+from lorry.adapters.plan import AdapterPlan, TextPlan
 from lorry.errors import AdapterRefused, FieldViolation
 
 Outcome = Literal["pass", "fail", "warn"]
@@ -46,20 +46,35 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Accepted:
+    """What is kept of a version that passed. ``rank``: the largest of a layer's module, 0 without LoRA. ``vocabulary``:
+    ids of the version, None where they are the base's; ``text``: its own text side, None likewise."""
+
+    rank: int
+    vocabulary: int | None = None
+    text: TextPlan | None = None
+
+    @classmethod
+    def of(cls, plan: AdapterPlan) -> Accepted:
+        return cls(plan.rank, plan.vocabulary, plan.text)
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationReport:
-    """``plan`` is there exactly when no check failed."""
+    """``accepted`` is there exactly when no check failed; ``plan`` then too, in the process that validated."""
 
     checks: tuple[Check, ...]
-    plan: AdapterPlan | None
+    accepted: Accepted | None
+    plan: AdapterPlan | None = None
 
     @property
     def ok(self) -> bool:
-        return self.plan is not None
+        return self.accepted is not None
 
     @property
     def rank(self) -> int:
         """The largest rank of a module; 0 where the adapter is refused."""
-        return 0 if self.plan is None else self.plan.rank
+        return 0 if self.accepted is None else self.accepted.rank
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -84,7 +99,20 @@ class ValidationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {"ok": self.ok, "rank": self.rank, "checks": [check.to_dict() for check in self.checks]}
+        accepted = None if self.accepted is None else asdict(self.accepted)
+        checks = [check.to_dict() for check in self.checks]
+        return {"ok": self.ok, "rank": self.rank, "accepted": accepted, "checks": checks}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> ValidationReport:
+        """What ``to_dict`` made, without the plan. Raises KeyError or TypeError for anything else."""
+        accepted = found["accepted"]
+        if accepted is not None:
+            text = accepted["text"]
+            if text is not None:
+                text = TextPlan(text["sha256"], text["vocabulary"], tuple(text["end_ids"]))
+            accepted = Accepted(accepted["rank"], accepted["vocabulary"], text)
+        return cls(tuple(Check(**check) for check in found["checks"]), accepted)
 
 
 def _plain(value: object) -> str | int | float | bool | None:
@@ -97,4 +125,4 @@ def _plain(value: object) -> str | int | float | bool | None:
     return value[:200] if isinstance(value, str) else show(value)
 
 
-__all__ = ["Check", "Outcome", "ValidationReport"]
+__all__ = ["Accepted", "Check", "Outcome", "ValidationReport"]

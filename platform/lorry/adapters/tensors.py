@@ -1,113 +1,107 @@
-"""From tensor names to modules of the base: every tensor is one half of one pair, or refuses the adapter. No torch."""
+"""From the tensors of an adapter's files to the plan: every one has its part, or refuses the adapter. No torch."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from lorry.adapters.config import AdapterConfig
-from lorry.adapters.header import TensorFile, TensorInfo
-from lorry.adapters.plan import ModulePlan
-from lorry.adapters.report import Check
-from lorry.layers.sites import module_name, parse_module
+from lorry.adapters.faults import Faults
+from lorry.adapters.linears import Linear, plan_linear
+from lorry.adapters.lora_config import EMBEDDING, HEAD
+from lorry.adapters.names import BaseModules, Parts
+from lorry.adapters.outer import plan_outer
+from lorry.adapters.plan import AdapterPlan, ModulePlan
 from lorry.layers.spec import DecoderSpec
 
-_LORA = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)(?:\.default)?\.weight\Z")
-_KINDS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
-    (re.compile(pattern), what, remedy)
-    for pattern, what, remedy in (
-        (r"\.base_layer\.", "is a saved copy of a base weight", "save with save_embedding_layers=False"),
-        (r"\.lora_magnitude_vector", "belongs to DoRA (use_dora), not served yet", "train a plain LoRA"),
-        (r"\.lora_[AB]\..*bias\Z", "is a bias on a LoRA factor (lora_bias), not served yet", "train without it"),
-        (r"\blm_head\.lora_", "is LoRA on lm_head, not served yet", "leave lm_head out of target_modules"),
-        (r"\.lora_embedding_", "is LoRA on an embedding, not served yet", "leave embeddings out of target_modules"),
-        (r"\.token_adapter\.|trainable_tokens", "is trained tokens (trainable_token_indices)", "train without them"),
-        (
-            r"\.modules_to_save\.|\b(?:lm_head|embed_tokens|(?:[qk]_)?norm|[a-z]+_layernorm)\.weight\Z",
-            "replaces a whole module (modules_to_save), not served yet",
-            "train without modules_to_save and save with save_embedding_layers=False",
-        ),
-        (r"\.bias\Z", "is a trained bias (bias), not served yet", "train with bias 'none'"),
-    )
-)
-_FOREIGN = ("matches no module of the base", "train the adapter on this base")
-
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """``a`` is ``[rank, K]``, ``b`` is ``[N, rank]``; K and N are the base's, the ranks still to be compared."""
+class Planned:
+    """A plan, and what must still be compared before it holds: ``copies``, tensor to the base's that it must equal, and
+    ``twins``, tensor to another of the files, and whether turned. Both are among the plan's ``copies``."""
 
-    a: TensorInfo
-    b: TensorInfo
-
-
-@dataclass(frozen=True, slots=True)
-class TensorMap:
-    """Complete pairs by (layer, slice name), in the order of the layers."""
-
-    pairs: Mapping[tuple[int, str], Pair]
-
-    def modules(self, config: AdapterConfig) -> dict[tuple[int, str], ModulePlan]:
-        found: dict[tuple[int, str], ModulePlan] = {}
-        for key, pair in self.pairs.items():
-            name = module_name(*key)
-            found[key] = ModulePlan(config.rank(name), config.scale(name), pair.a.name, pair.b.name)
-        return found
+    plan: AdapterPlan
+    copies: Mapping[str, str] = field(default_factory=dict)
+    twins: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
-def map_tensors(weights: TensorFile, spec: DecoderSpec) -> tuple[TensorMap, list[Check]]:
-    """Pairs that are right in shape, and one row per kind of fault."""
-    halves: dict[tuple[int, str], dict[str, TensorInfo]] = {}
-    wrong: dict[tuple[str, str], list[str]] = {}
-    for info in weights.tensors.values():
-        key, side = _place(info.name, spec)
-        if key is None:
-            wrong.setdefault(_kind(info.name), []).append(info.name)
-        elif side in halves.setdefault(key, {}):
-            wrong.setdefault(("is there twice, with and without '.default'", "save one of them"), []).append(info.name)
-        else:
-            halves[key][side] = info
-    checks = [Check.some_fail("tensors.names", names, what, remedy) for (what, remedy), names in wrong.items()]
-    lonely = [
-        f"{module_name(*key)} has no lora_{'B' if 'A' in half else 'A'}"
-        for key, half in halves.items()
-        if len(half) < 2
+def make_plan(
+    files: tuple[str, ...], parts: Parts, base: BaseModules, config: AdapterConfig, spec: DecoderSpec, faults: Faults
+) -> Planned:
+    """What is wrong is told to ``faults``, and then the plan is not to be used. Raises PatternRefused."""
+    modules: dict[tuple[int, str], ModulePlan] = {}
+    copies: dict[str, str] = {}
+    for name, key in base.linears.items():
+        if name not in parts:
+            continue
+        out_features, in_features = spec.slice_shape(key[1])
+        linear = Linear(name, out_features, in_features, spec.has_bias(key[1]), config.targets(name), name)
+        module = plan_linear(linear, parts[name], config, faults)
+        if module is not None:
+            modules[key] = module
+        copy = parts[name].get("base_layer.weight")
+        if copy is not None:
+            copies[copy.name] = f"{name}.weight"
+    _biases(modules, config, spec, base, faults)
+    norms = _norms(parts, base, config, faults)
+    outer = plan_outer(parts, config, spec, faults)
+    copies |= outer.copies
+    plan = AdapterPlan(files, modules, norms, outer.embedding, outer.head, vocabulary=outer.vocabulary)
+    applied = plan.names()
+    beside = dict.fromkeys((*copies, *outer.twins, *outer.spare))
+    # A tensor that is applied is that alone, whatever else it equals.
+    plan = replace(plan, copies=tuple(name for name in beside if name not in applied))
+    if not applied and not (parts and faults.found):
+        message = "no tensor that is applied matches a module of the base"
+        faults("tensors.modules", message, "", "train the adapter on this base")
+    return Planned(plan, copies, outer.twins)
+
+
+def _biases(
+    modules: Mapping[tuple[int, str], ModulePlan],
+    config: AdapterConfig,
+    spec: DecoderSpec,
+    base: BaseModules,
+    faults: Faults,
+) -> None:
+    """PEFT writes those of the base where ``bias`` says so: a file with none was cut."""
+    kept = "none" if config.lora is None else config.lora.bias
+    if kept == "none" or any(module.bias_tensor is not None for module in modules.values()):
+        return
+    expected = [
+        name for name, key in base.linears.items() if spec.has_bias(key[1]) and (kept == "all" or config.targets(name))
     ]
-    if lonely:
-        checks.append(Check.some_fail("tensors.pairs", lonely, "", "save the adapter again, whole"))
-    pairs = {key: Pair(half["A"], half["B"]) for key, half in sorted(halves.items()) if len(half) == 2}
-    misfits = [fault for key, pair in pairs.items() for fault in _misfits(key[1], pair, spec)]
-    if misfits:
-        checks.append(Check.some_fail("tensors.shapes", misfits, "", "train the adapter on this base"))
-    if not pairs:
-        message = "no pair of tensors matches a module of the base; train the adapter on this base"
-        checks.append(Check.fail("tensors.modules", message, 0, 1))
-    if not checks:
-        checks.append(Check("tensors", "pass", f"{len(pairs)} modules, every tensor on one", len(pairs)))
-    return TensorMap({key: pair for key, pair in pairs.items() if not _misfits(key[1], pair, spec)}), checks
+    if expected:
+        what = f"has a bias in the base, the config says {kept!r}, and no bias is in the file"
+        faults.field("bias", expected[0], what, "save the adapter again, whole")
 
 
-def _place(name: str, spec: DecoderSpec) -> tuple[tuple[int, str] | None, str]:
-    match = _LORA.match(name)
-    key = None if match is None else parse_module(match[1])
-    if match is None or key is None or key[0] >= spec.layers:
-        return None, ""
-    return key, match[2]
-
-
-def _kind(name: str) -> tuple[str, str]:
-    return next(((what, remedy) for pattern, what, remedy in _KINDS if pattern.search(name)), _FOREIGN)
-
-
-def _misfits(slice_name: str, pair: Pair, spec: DecoderSpec) -> list[str]:
-    out_features, in_features = spec.slice_shape(slice_name)
-    found: list[str] = []
-    if len(pair.a.shape) != 2 or pair.a.shape[1] != in_features:
-        found.append(f"{pair.a.name} has shape {list(pair.a.shape)}, want [r, {in_features}]")
-    if len(pair.b.shape) != 2 or pair.b.shape[0] != out_features:
-        found.append(f"{pair.b.name} has shape {list(pair.b.shape)}, want [{out_features}, r]")
+def _norms(parts: Parts, base: BaseModules, config: AdapterConfig, faults: Faults) -> dict[str, str]:
+    """By the base's tensor; and looks over all that ``modules_to_save`` names."""
+    found: dict[str, str] = {}
+    for module in base.with_weights():
+        if config.saved.saves(module) and module not in base.norms and module not in (EMBEDDING, HEAD):
+            faults.field(
+                "modules_to_save",
+                module,
+                "would be replaced whole, and norms, embed_tokens and lm_head alone are served so",
+                "train LoRA on it",
+            )
+    for module, size in base.norms.items():
+        info = parts.get(module, {}).get("weight")
+        saved = config.saved.saves(module)
+        if saved and info is None:
+            faults.field("modules_to_save", module, "is named and is not in the file", "save the adapter again, whole")
+        elif info is not None and not saved:
+            faults.field(
+                "modules_to_save", info.name, "is in the file and is not named", "name it, or save the adapter again"
+            )
+        elif info is not None and info.shape != (size,):
+            message = f"{info.name} has shape {list(info.shape)}, want [{size}]"
+            faults("tensors.shapes", message, "", "train the adapter on this base")
+        elif info is not None:
+            found[f"{module}.weight"] = info.name
     return found
 
 
-__all__ = ["Pair", "TensorMap", "map_tensors"]
+__all__ = ["Planned", "make_plan"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,10 +17,11 @@ from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.store import ObjectStore
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.config import TierConfig
-from lorry.errors import AdapterLoadFailed, Draining, LorryError
+from lorry.errors import AdapterLoadFailed, Draining, LorryError, UnsupportedBase
 from lorry.ids import AdapterDigest
 from lorry.layers.spec import DecoderSpec
 from lorry.residency.host import Failed, Fetching, HostState, Ready
+from lorry.text import Tokenizer
 
 log = logging.getLogger(__name__)
 _MAX_FAILURES_KEPT = 1024
@@ -35,6 +37,9 @@ class HostImage(Protocol):
     def rank(self) -> int: ...
 
     @property
+    def extra_bytes(self) -> int: ...
+
+    @property
     def nbytes(self) -> int: ...
 
 
@@ -42,6 +47,33 @@ I = TypeVar("I", bound=HostImage)  # noqa: E741  an image
 
 Build = Callable[[Path, AdapterPlan, AdapterDigest], I]
 """Makes the image of a validated folder. Raises AdapterLoadFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFiles:
+    """Where the base lies, which adapters are validated against and lay their own text files over."""
+
+    folder: Path
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class _Held(Generic[I]):
+    """What is in host memory of one version. ``text``: its own text side, one object for all that have an equal one;
+    None where it is the base's."""
+
+    image: I
+    text: Tokenizer | None
+
+
+def _nbytes(held: Iterable[_Held[I]]) -> int:
+    """A text side that several share counts once."""
+    images, texts = 0, dict[str, int]()
+    for one in held:
+        images += one.image.nbytes
+        if one.text is not None:
+            texts[one.text.sha256] = one.text.nbytes
+    return images + sum(texts.values())
 
 
 class HostTierStore(Generic[I]):
@@ -60,18 +92,21 @@ class HostTierStore(Generic[I]):
         build: Build[I],
         budget_bytes: int,
         *,
+        base: BaseFiles | None = None,
         limits: Limits | None = None,
         threads: int = 2,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        """``base`` None: no adapter is served that needs to know more of its base than ``spec``."""
         self._disk = disk
         self._spec = spec
+        self._base = base
         self._build = build
         self._budget = budget_bytes
         self._limits = limits or Limits()
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._images: OrderedDict[AdapterDigest, I] = OrderedDict()
+        self._images: OrderedDict[AdapterDigest, _Held[I]] = OrderedDict()
         self._fetching: set[AdapterDigest] = set()
         self._waiting: OrderedDict[AdapterDigest, tuple[AdapterRef, int]] = OrderedDict()
         self._failures: OrderedDict[AdapterDigest, LorryError] = OrderedDict()
@@ -83,10 +118,10 @@ class HostTierStore(Generic[I]):
         """See HostTier.ensure."""
         digest = ref.digest
         with self._lock:
-            image = self._images.get(digest)
-            if image is not None:
+            held = self._images.get(digest)
+            if held is not None:
                 self._images.move_to_end(digest)
-                return Ready(image.rank)
+                return Ready(held.image.rank, held.image.extra_bytes)
             error = self._failures.pop(digest, None)
             if error is not None:
                 return Failed(error)
@@ -115,14 +150,12 @@ class HostTierStore(Generic[I]):
 
     def image(self, digest: AdapterDigest) -> I:
         """For the runner, of a digest that is Ready and retained. Raises AdapterLoadFailed where it is not here."""
-        with self._lock:
-            image = self._images.get(digest)
-        if image is None:
-            raise AdapterLoadFailed(
-                f"adapter {digest}: its image is not in host memory; it must be retained while it is loaded",
-                metadata={"adapter": digest},
-            )
-        return image
+        return self._held(digest).image
+
+    def text(self, digest: AdapterDigest) -> Tokenizer | None:
+        """The own text side of a digest that is Ready and retained, None where it is the base's. Raises
+        AdapterLoadFailed where it is not here."""
+        return self._held(digest).text
 
     def discard(self, digest: AdapterDigest) -> None:
         """Its image turned out to be damaged: forget it, retained or not. The next ``ensure`` brings it anew."""
@@ -134,7 +167,7 @@ class HostTierStore(Generic[I]):
         """Bounded JSON for operators and tests."""
         with self._lock:
             found = {
-                "host_bytes": sum(image.nbytes for image in self._images.values()),
+                "host_bytes": _nbytes(self._images.values()),
                 "host_budget_bytes": self._budget,
                 "host": list(self._images),
                 "retained": sorted(self._retained),
@@ -151,11 +184,14 @@ class HostTierStore(Generic[I]):
     def check_integrity(self) -> None:
         """Raises AssertionError where the books do not add up. Call while nothing is asked for or released."""
         with self._lock:
-            held = sum(image.nbytes for image in self._images.values())
+            held = _nbytes(self._images.values())
             assert held <= self._budget, f"host images hold {held} bytes, over {self._budget}"
             assert not self._fetching & self._images.keys(), "a digest is both fetched and here"
             assert not self._fetching & self._waiting.keys(), "a digest both waits and is fetched"
-            assert all(image.digest == digest for digest, image in self._images.items()), "an image under a foreign key"
+            foreign = [digest for digest, held in self._images.items() if held.image.digest != digest]
+            assert not foreign, f"images under foreign keys: {foreign}"
+            texts = {id(held.text): held.text.sha256 for held in self._images.values() if held.text is not None}
+            assert len(set(texts.values())) == len(texts), "equal text sides are not shared"
 
     def close(self) -> None:
         """Waits for fetches under way (bounded by the store's timeouts); later ones fail. Idempotent."""
@@ -170,9 +206,9 @@ class HostTierStore(Generic[I]):
 
     def _fetch(self, ref: AdapterRef) -> None:
         error: LorryError | None = None
-        image: I | None = None
+        made: _Held[I] | None = None
         try:
-            image = self._load(ref)
+            made = self._load(ref)
         except LorryError as refused:
             error = refused
         except Exception as unforeseen:
@@ -183,11 +219,11 @@ class HostTierStore(Generic[I]):
             )
         with self._lock:
             self._fetching.discard(ref.digest)
-            if image is not None and self._make_room(image.nbytes):
-                self._images[ref.digest] = image
+            if made is not None and self._make_room(made):
+                self._images[ref.digest] = made
                 self._admit_waiting()
-            elif image is not None and not self._closed:
-                self._waiting[ref.digest] = (ref, image.nbytes)
+            elif made is not None and not self._closed:
+                self._waiting[ref.digest] = (ref, _nbytes([made]))
                 self._admit_waiting()
             elif error is not None:
                 self._failures[ref.digest] = error
@@ -195,9 +231,11 @@ class HostTierStore(Generic[I]):
                     self._failures.popitem(last=False)
         self._on_change()
 
-    def _load(self, ref: AdapterRef) -> I:
+    def _load(self, ref: AdapterRef) -> _Held[I]:
+        base_dir = None if self._base is None else self._base.folder
         with self._disk.open(ref) as folder:
-            report = validate_directory(folder, self._spec, self._limits)
+            # Its files were validated once, in a process of their own; what they make here was probed there.
+            report = validate_directory(folder, self._spec, self._limits, base_dir=base_dir, probe=False)
             if report.plan is None:
                 refused = report.error()
                 raise AdapterLoadFailed(
@@ -205,35 +243,66 @@ class HostTierStore(Generic[I]):
                     metadata={"adapter": ref.digest, **refused.metadata},
                     violations=refused.violations,
                 ) from refused
-            image = self._build(folder, report.plan, ref.digest)
-        if image.nbytes > self._budget:
+            text = self._load_text(folder, report.plan, ref.digest)
+            made = _Held(self._build(folder, report.plan, ref.digest), text)
+        if (need := _nbytes([made])) > self._budget:
             raise AdapterLoadFailed(
-                f"adapter {ref.digest}: its image of {image.nbytes} bytes is larger than host memory's "
-                f"{self._budget}; raise tiers.host_bytes",
+                f"adapter {ref.digest}: its image of {need} bytes is larger than host memory's {self._budget}; raise "
+                "tiers.host_bytes",
                 metadata={"adapter": ref.digest},
             )
-        return image
+        return made
 
-    def _make_room(self, need: int) -> bool:
+    def _load_text(self, folder: Path, plan: AdapterPlan, digest: AdapterDigest) -> Tokenizer | None:
+        if plan.text is None:
+            return None
+        base = self._base
+        try:
+            own = None if base is None else base.tokenizer.with_overlay(base.folder, folder)
+        except UnsupportedBase as error:
+            raise AdapterLoadFailed(f"adapter {digest}: {error.message}", metadata={"adapter": digest}) from error
+        if own is None or own.sha256 != plan.text.sha256:
+            have = "none" if own is None else own.sha256
+            raise AdapterLoadFailed(
+                f"adapter {digest}: its text files make tokenizer {have} over this base, {plan.text.sha256} was found "
+                "when it was validated; register it again",
+                metadata={"adapter": digest},
+            )
+        if base is not None and own.sha256 == base.tokenizer.sha256:
+            return None
+        with self._lock:
+            same = (held.text for held in self._images.values() if held.text is not None)
+            return next((one for one in same if one.sha256 == own.sha256), own)
+
+    def _held(self, digest: AdapterDigest) -> _Held[I]:
+        with self._lock:
+            held = self._images.get(digest)
+        if held is None:
+            raise AdapterLoadFailed(
+                f"adapter {digest}: its image is not in host memory; it must be retained while it is loaded",
+                metadata={"adapter": digest},
+            )
+        return held
+
+    def _make_room(self, made: _Held[I]) -> bool:
         """With the lock held: evicts if that makes enough room, and nothing otherwise."""
-        used = sum(image.nbytes for image in self._images.values())
-        idle = [digest for digest in self._images if digest not in self._retained]
-        if used - sum(self._images[digest].nbytes for digest in idle) + need > self._budget:
+        kept = (held for digest, held in self._images.items() if digest in self._retained)
+        if _nbytes([*kept, made]) > self._budget:
             return False
-        for digest in idle:
-            if used + need <= self._budget:
+        for digest in [digest for digest in self._images if digest not in self._retained]:
+            if _nbytes([*self._images.values(), made]) <= self._budget:
                 break
-            used -= self._images.pop(digest).nbytes
+            del self._images[digest]
         return True
 
     def _admit_waiting(self) -> None:
         """With the lock held: the first that waits is built again where there is room for it by now."""
         if self._closed or not self._waiting:
             return
-        digest, (ref, need) = next(iter(self._waiting.items()))
-        kept = sum(image.nbytes for held, image in self._images.items() if held in self._retained)
+        first, (ref, need) = next(iter(self._waiting.items()))
+        kept = _nbytes(held for digest, held in self._images.items() if digest in self._retained)
         if kept + need <= self._budget:
-            del self._waiting[digest]
+            del self._waiting[first]
             self._start(ref)
 
 
@@ -243,14 +312,22 @@ def open_host_tier(
     spec: DecoderSpec,
     build: Build[I],
     *,
+    base: BaseFiles | None = None,
     limits: Limits | None = None,
     on_change: Callable[[], None] = lambda: None,
 ) -> HostTierStore[I]:
     """Both tiers from their configuration; the disk tier lies in ``cache_dir/adapters``."""
     disk = DiskTier(config.cache_dir / "adapters", config.disk_bytes, store)
     return HostTierStore(
-        disk, spec, build, config.host_bytes, limits=limits, threads=config.fetch_threads, on_change=on_change
+        disk,
+        spec,
+        build,
+        config.host_bytes,
+        base=base,
+        limits=limits,
+        threads=config.fetch_threads,
+        on_change=on_change,
     )
 
 
-__all__ = ["Build", "HostImage", "HostTierStore", "open_host_tier"]
+__all__ = ["BaseFiles", "Build", "HostImage", "HostTierStore", "open_host_tier"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,12 @@ from lorry.errors import InvalidRequest
 
 ROLES = {"owner": tenants.ROLE_OWNER, "member": tenants.ROLE_MEMBER, "admin": tenants.ROLE_PLATFORM_ADMIN}
 
+_WATCH_S = 5.0
+"""For the rows that are still on their way when the call has ended."""
+
 Progress = Callable[[int, int], None]
 """(bytes sent, bytes in all)."""
+OnCheck = Callable[[adapters.ValidationCheck], None]
 
 
 class AdminClient:
@@ -75,11 +79,16 @@ class AdminClient:
         return made
 
     async def push(
-        self, adapter: str, folder: Path, base: str, progress: Progress = lambda done, total: None
+        self,
+        adapter: str,
+        folder: Path,
+        base: str,
+        progress: Progress = lambda done, total: None,
+        on_check: OnCheck | None = None,
     ) -> adapters.AdapterVersion:
         """Uploads the folder's files in chunks and registers them as the next version of ``adapter``
-        (`tenants/{t}/adapters/{a}`) on ``base`` (`models/{base}`). Raises AdapterRefused with the report's
-        violations."""
+        (`tenants/{t}/adapters/{a}`) on ``base`` (`models/{base}`). ``on_check`` is told every row of the validation as
+        it becomes known. Raises AdapterRefused with the report's violations."""
         files = await asyncio.to_thread(_files, folder)
         upload = await self._call(self._adapters.CreateUpload, adapters.CreateUploadRequest(parent=adapter))
         total = sum(size for _, size in files)
@@ -98,6 +107,36 @@ class AdminClient:
                 done += len(data)
                 progress(done, total)
         request = adapters.CreateAdapterVersionRequest(parent=adapter, upload=upload.name, base=base)
+        if on_check is None:
+            return await self._create(request)
+        watch = self._watch(upload.name)
+        await watch.initial_metadata()
+        told = asyncio.create_task(_tell(watch, on_check))
+        try:
+            return await self._create(request)
+        finally:
+            # What the call made or refused is its own to say; the rows have all been sent by now.
+            await asyncio.wait([told], timeout=_WATCH_S)
+            watch.cancel()
+            await asyncio.gather(told, return_exceptions=True)
+
+    async def watch(self, name: str) -> AsyncIterator[adapters.WatchAdapterVersionResponse]:
+        """The checks of a version (`.../versions/{n}`), or of the call on an upload (`.../uploads/{id}`), then the
+        version."""
+        call = self._watch(name)
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from None
+        finally:
+            call.cancel()
+
+    def _watch(self, name: str) -> Any:
+        request = adapters.WatchAdapterVersionRequest(name=name)
+        return self._adapters.WatchAdapterVersion(request, metadata=self._metadata)
+
+    async def _create(self, request: adapters.CreateAdapterVersionRequest) -> adapters.AdapterVersion:
         made: adapters.AdapterVersion = await self._call(self._adapters.CreateAdapterVersion, request)
         return made
 
@@ -106,6 +145,12 @@ class AdminClient:
             return await method(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from None
+
+
+async def _tell(watch: Any, on_check: OnCheck) -> None:
+    async for message in watch:
+        if message.HasField("check"):
+            on_check(message.check)
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lorry
-from lorry.cli.sizes import count, port, size
+from lorry.cli.sizes import count, fraction, part, port, size
 from lorry.config import GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig, lorry_home
 from lorry.errors import LorryError
 
@@ -21,6 +21,7 @@ DERIVED = {
     "token-budget": "most tokens of a step",
     "prefill-chunk-tokens": "most prompt tokens of one request in a step",
     "page-tokens": "tokens of a KV page",
+    "max-rank": "largest rank of an adapter",
     "threads": "the engine's threads",
 }
 """Flags whose default the base, the budget and the cores decide (``lorry.engine.settings``), and what they bound."""
@@ -51,6 +52,13 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"for KV and adapters together, as 2GiB (default: {memory.budget_bytes >> 20}MiB)",
     )
     budget.add_argument("--memory-budget-mb", type=count, default=None, metavar="MIB", help="the same, in MiB")
+    for name, kind, default, what in (
+        ("adapter", part, memory.adapter_fraction, "most of the budget for adapters' rank rows"),
+        ("extras", fraction, memory.extras_fraction, "most of it for all else that adapters bring"),
+        ("kv", fraction, memory.kv_fraction, "what adapters leave of it to KV"),
+    ):
+        text = f"{what} (default: %(default)s)"
+        serve.add_argument(f"--{name}-fraction", type=kind, default=default, metavar="F", help=text)
     serve.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of the base's weights")
     serve.add_argument(
         "--context-tokens",
@@ -93,6 +101,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--base", type=Path, default=None, help="Hugging Face folder of the base (default: the demo's)"
     )
     validate.add_argument("--json", action="store_true")
+    formats = kinds.add_parser("formats", help="what of PEFT's adapters is served, and what is refused")
+    formats.add_argument("--json", action="store_true")
 
     migrate = commands.add_parser("migrate", help="bring a registry's database to the newest schema")
     migrate.add_argument("--url", default=None, help="SQLAlchemy URL (default: the registry in LORRY_HOME)")
@@ -130,6 +140,10 @@ def _run(options: argparse.Namespace) -> int:
             from lorry.cli.generate import generate
 
             return generate(options)
+        case "adapters" if options.action == "formats":
+            from lorry.cli.formats import formats
+
+            return formats(options)
         case "adapters":
             from lorry.cli.validate import validate
 

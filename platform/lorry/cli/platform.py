@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from lorry.adapters.local_s3 import LocalS3
-from lorry.adapters.report import ValidationReport
+from lorry.adapters.report import Check, ValidationReport
+from lorry.adapters.sandbox import examine_async
 from lorry.adapters.store import open_store
-from lorry.adapters.validate import Limits, validate_directory
+from lorry.adapters.validate import Limits
 from lorry.cli.homes import Home, HomeLock
 from lorry.config import (
     EngineConfig,
@@ -40,9 +41,9 @@ from lorry.gateway.ledger import LedgerDrain
 from lorry.gateway.ops import OpsServer
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.server import ExtraService, GatewayServer, build_server
+from lorry.gateway.texts import VersionTexts
 from lorry.gateway.usage import UsageSpool
-from lorry.layers.spec import DecoderSpec
-from lorry.registry import Registry, bootstrap
+from lorry.registry import BaseFacts, Registry, bootstrap
 from lorry_admin import ADMIN_SERVICES, add_admin_services
 
 Say = Callable[[str], None]
@@ -166,6 +167,8 @@ class Platform:
         def add_admin(server: Any) -> None:
             add_admin_services(server, self.registry, source, versions)
 
+        texts = VersionTexts(store, home.cache / "texts")
+        self._stack.push_async_callback(texts.close)
         extra = [ExtraService(name, add_admin if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
         self.server = build_server(
             settings.gateway,
@@ -174,10 +177,12 @@ class Platform:
             usage,
             kv_salt=made.secrets.kv_salt,
             extra=extra,
+            texts=texts,
         )
         self.engine.listeners.append(self.server.engines_changed)
         await self.server.start()
         self._stack.push_async_callback(self.server.stop)
+        self._stack.callback(versions.stop_watching)
         self._started = True
         self._say(f"gateway and admin API: {self.server.address}")
 
@@ -227,8 +232,12 @@ class Platform:
 
         self._stack.push_async_callback(end)
 
-    def _validate(self, folder: Path, spec: DecoderSpec) -> ValidationReport:
-        return validate_directory(folder, spec, Limits(max_rank=self._settings.memory.max_rank))
+    async def _validate(self, folder: Path, base: BaseFacts, on_check: Callable[[Check], None]) -> ValidationReport:
+        """The folder of the base is there for the one that is served here."""
+        served = (base.base_sha256, base.tokenizer_sha256) == (self.info.base, self.info.tokenizer_sha256)
+        base_dir = self._settings.base_dir if served else None
+        limits = Limits(max_rank=self._settings.memory.max_rank)
+        return await examine_async(folder, base.config, limits, base_dir=base_dir, on_check=on_check)
 
 
 def _nothing(server: Any) -> None:

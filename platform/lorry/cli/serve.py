@@ -76,15 +76,20 @@ def chosen_settings(options: argparse.Namespace, base_dir: Path) -> EngineSettin
             "token_budget": options.token_budget,
             "prefill_chunk_tokens": options.prefill_chunk_tokens,
             "page_tokens": options.page_tokens,
+            "max_rank": options.max_rank,
             "threads": options.threads,
         },
     )
 
 
 def _memory(options: argparse.Namespace) -> MemoryConfig:
-    if options.memory_budget_mb is not None:
-        return MemoryConfig(budget_bytes=options.memory_budget_mb << 20)
-    return MemoryConfig(budget_bytes=options.memory_budget)
+    mebibytes = options.memory_budget_mb
+    return MemoryConfig(
+        budget_bytes=options.memory_budget if mebibytes is None else mebibytes << 20,
+        adapter_fraction=options.adapter_fraction,
+        kv_fraction=options.kv_fraction,
+        extras_fraction=options.extras_fraction,
+    )
 
 
 def _scheduler(options: argparse.Namespace) -> SchedulerConfig:

@@ -27,6 +27,25 @@ def count(text: str) -> int:
     return int(text)
 
 
+def fraction(text: str) -> float:
+    """At least 0 and under 1."""
+    try:
+        made = float(text)
+    except ValueError:
+        made = -1.0
+    if not 0.0 <= made < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction; give at least 0 and less than 1, as 0.25")
+    return made
+
+
+def part(text: str) -> float:
+    """A fraction above 0."""
+    made = fraction(text)
+    if not made:
+        raise argparse.ArgumentTypeError(f"{text!r} is nothing at all; give more than 0 and less than 1, as 0.25")
+    return made
+
+
 def port(text: str) -> int:
     """A TCP port; 0 is any."""
     if not text.isdecimal() or int(text) > 65535:
@@ -34,4 +53,4 @@ def port(text: str) -> int:
     return int(text)
 
 
-__all__ = ["count", "port", "size"]
+__all__ = ["count", "fraction", "part", "port", "size"]

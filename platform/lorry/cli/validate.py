@@ -10,35 +10,40 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lorry.adapters.validate import validate_directory
+from lorry.adapters.report import ValidationReport
+from lorry.adapters.sandbox import examine
 from lorry.cli.model import model_directory
 from lorry.errors import ResourceNotFound
-from lorry.layers.spec import DecoderSpec
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
 def validate(options: argparse.Namespace, home: Path) -> int:
+    """0: it would be accepted; 1: refused."""
     base = options.base or model_directory(home)
     config = base / "config.json"
     if not config.is_file():
         raise ResourceNotFound(f"--base: {config} is missing; give the base's folder, or run `lorry model` first")
-    report = validate_directory(options.folder, DecoderSpec.from_config(json.loads(config.read_text())))
+    report = examine(options.folder, json.loads(config.read_text()), base_dir=base)
     if options.json:
         print(json.dumps(report.to_dict(), indent=2))
-        return 0 if report.ok else 1
-    table = Table(title=str(options.folder.name), box=None, pad_edge=False)
+    else:
+        _show(report, options.folder.name)
+    return 0 if report.ok else 1
+
+
+def _show(report: ValidationReport, name: str) -> None:
+    table = Table(title=escape(name), box=None, pad_edge=False)
     table.add_column("check", overflow="fold")
     table.add_column("", no_wrap=True)
     table.add_column("message", ratio=1, overflow="fold")
     for check in report.checks:
         limit = "" if check.limit is None else f" (limit {check.limit})"
         outcome = f"[{_STYLES[check.outcome]}]{check.outcome}"
-        table.add_row(check.id, outcome, escape(f"{check.message}{limit}"))
+        table.add_row(escape(check.id), outcome, escape(f"{check.message}{limit}"))
     console = Console()
     console.print(table)
     console.print("accepted" if report.ok else "refused")
-    return 0 if report.ok else 1
 
 
 __all__ = ["validate"]

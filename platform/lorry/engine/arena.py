@@ -5,6 +5,9 @@ every site, so an adapter's rows are the same everywhere and any free chunks ser
 hold zeros or the finite remains of an adapter that left; they are masked in every product. Chunks are physical
 memory once they were loaded into, up to ``release``.
 
+An adapter's extras (gains, norms, whole matrices) have no place in the arena: on a CPU the slot has the host image's
+own tensors, which stay while a slot or the host tier has them. No load writes into them.
+
 The slot table is the source of provenance: the digest in it was written together with the bytes, and
 ``verify`` shows that the bytes are still those.
 """
@@ -18,23 +21,31 @@ import torch
 from torch import Tensor
 
 from lorry.adapters.image import DeviceImage, row_sums
+from lorry.adapters.image_extras import extra_sums
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
+from lorry.layers.extras import AdapterExtras
 from lorry.layers.memory_map import OS_PAGE, ZeroMap, runs_with_idle_neighbours
 from lorry.layers.sites import SITE_SLICES, Site
 from lorry.layers.spec import DecoderSpec
 from lorry.models.decoder import SiteWeights
 from lorry.scheduler.plan import SlotLoad
 
+_SMALL_BYTES = 4 << 20
+"""Extras that are read again whenever rank rows are; larger ones when they are loaded, and by the audit."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotEntry:
-    """What was loaded: ``rows`` are arena rows in rank order; ``sums`` are the bytes' checksum."""
+    """What was loaded: ``rows`` are arena rows in rank order, none for an adapter without LoRA; ``sums`` are their
+    bytes' checksum, ``extra_sums`` that of ``extras``, tensor by tensor."""
 
     generation: Generation
     digest: AdapterDigest
     rows: tuple[int, ...]
     sums: tuple[int, ...]
+    extras: AdapterExtras | None = None
+    extra_sums: tuple[int | None, ...] = ()
 
 
 class AdapterArena:
@@ -95,6 +106,17 @@ class AdapterArena:
                 f"{len(rows)} float32 rows"
             )
         self._slots.pop(load.slot, None)
+        if rows:
+            self._copy(rows, image)
+        sums = self._sums(rows)
+        if sums != image.sums or extra_sums(image.extras) != image.extra_sums:
+            raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
+        self._slots[load.slot] = SlotEntry(
+            load.generation, load.digest, tuple(rows), sums, image.extras, image.extra_sums
+        )
+        self._verified_at[load.slot] = step
+
+    def _copy(self, rows: list[int], image: DeviceImage) -> None:
         every, used = _index(rows), _index(rows[: image.rank])
         for site in Site:
             self._a[site][:, :, every] = 0.0
@@ -105,11 +127,6 @@ class AdapterArena:
             for target, source in zip(self._b[site], part.b, strict=True):
                 if source is not None:
                     target[layer, used] = source
-        sums = self._sums(rows)
-        if sums != image.sums:
-            raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
-        self._slots[load.slot] = SlotEntry(load.generation, load.digest, tuple(rows), sums)
-        self._verified_at[load.slot] = step
 
     def unload(self, slot: SlotId) -> None:
         self._slots.pop(slot, None)
@@ -138,14 +155,15 @@ class AdapterArena:
                     zeros.zero(at + first * size, at + stop * size, (at + low * size, at + high * size))
 
     def verify(self, slot: SlotId, step: int) -> None:
-        """Reads the slot's bytes again and compares, once a step at most. Raises SlotIntegrity and unpublishes the
-        slot where they changed."""
+        """Reads the slot's bytes again and compares, once a step at most; of its extras only what is small, since no
+        load can have written into them and a whole embedding takes long. Raises SlotIntegrity and unpublishes the slot
+        where they changed."""
         entry = self._slots.get(slot)
         if entry is None:
             raise SlotIntegrity(f"slot {slot} is empty")
         if self._verified_at.get(slot) == step:
             return
-        if self._sums(entry.rows) != entry.sums:
+        if not self._intact(entry, _SMALL_BYTES):
             self.unload(slot)
             raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
         self._verified_at[slot] = step
@@ -174,12 +192,24 @@ class AdapterArena:
 
     def _check_bytes(self, slot: SlotId) -> None:
         entry = self._slots[slot]
-        if self._sums(entry.rows) != entry.sums:
+        if not self._intact(entry):
             raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
+
+    def _intact(self, entry: SlotEntry, most_bytes: int | None = None) -> bool:
+        """``most_bytes``: larger extras are passed over."""
+        if self._sums(entry.rows) != entry.sums:
+            return False
+        return all(
+            found == want
+            for found, want in zip(extra_sums(entry.extras, most_bytes), entry.extra_sums, strict=True)
+            if found is not None
+        )
 
     def _sums(self, rows: Sequence[int]) -> tuple[int, ...]:
         """As ``lorry.adapters.image.operand_sums``, of what lies in the rows now: swapped or overwritten bytes of
         another adapter change them."""
+        if not rows:
+            return (0,) * sum(2 * len(names) * self._spec.layers for names in SITE_SLICES.values())
         index = _index(rows)
         sums: list[Tensor] = []
         for site, names in SITE_SLICES.items():

@@ -9,13 +9,15 @@ import torch
 
 from lorry.adapters.image import DeviceImage, image_builder
 from lorry.adapters.store import open_store
-from lorry.adapters.tiers import HostTierStore, open_host_tier
+from lorry.adapters.tiers import BaseFiles, HostTierStore, open_host_tier
 from lorry.adapters.validate import Limits
 from lorry.config import EngineConfig
 from lorry.engine.local import LocalEngine
 from lorry.engine.parts import EngineParts, build_parts
 from lorry.engine.watchdog import Watchdog
-from lorry.models.weights import read_spec
+from lorry.layers.base_tensors import BaseTensors
+from lorry.models.weights import DTYPES, read_spec
+from lorry.text import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ def build(config: EngineConfig) -> BuiltEngine:
             call()
 
     spec = read_spec(config.base_dir)
+    base = BaseFiles(config.base_dir, Tokenizer.load(config.base_dir))
 
     store = open_store(config.store)
     host: HostTierStore[DeviceImage] = open_host_tier(
@@ -57,7 +60,8 @@ def build(config: EngineConfig) -> BuiltEngine:
         store,
         spec,
         # The CPU's arena is float32 whatever the base's dtype is, so that LoRA loses nothing to rounding.
-        image_builder(spec, torch.float32),
+        image_builder(spec, torch.float32, BaseTensors(config.base_dir, spec, DTYPES[config.dtype])),
+        base=base,
         limits=Limits(max_rank=config.memory.max_rank),
         on_change=changed,
     )

@@ -15,6 +15,7 @@ from lorry.errors import (
     InternalError,
     LorryError,
     NonFiniteLogits,
+    ProvenanceMismatch,
     RequestCancelled,
     SlotIntegrity,
 )
@@ -27,31 +28,37 @@ log = logging.getLogger(__name__)
 
 Outcome = tuple[RequestId, EngineEvent | LorryError]
 
-FAULTS = (SlotIntegrity.reason, NonFiniteLogits.reason)
+TextOf = Callable[[AdapterDigest], Tokenizer | None]
+"""The own text side of an adapter in host memory; None where it is the base's."""
+
+FAULTS = (SlotIntegrity.reason, NonFiniteLogits.reason, ProvenanceMismatch.reason)
 """Reasons of errors that nobody asked for: they are logged and counted."""
 
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """``request_id`` is the scheduler's. It ends once, and ``ending`` with it."""
+    """``request_id`` is the scheduler's. ``stream`` is there from its first update on, when the adapter's own text side
+    is in host memory. It ends once, and ``ending`` with it."""
 
     call: _Call
     index: int
     request_id: RequestId
-    stream: OutputStream
+    stream: OutputStream | None = None
     end: ChoiceEnd | None = None
     ending: Ending | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """``waiting`` holds back what comes before Started, which choice 0 brings."""
+    """``waiting`` holds back what comes before Started, which choice 0 brings. ``tokenizer``: what its text is made
+    with, once its adapter ran."""
 
     request: EngineRequest
     choices: list[_Choice] = field(default_factory=list)
     started: bool = False
     waiting: list[EngineEvent] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    tokenizer: Tokenizer | None = None
 
     @property
     def request_id(self) -> RequestId:
@@ -78,6 +85,7 @@ class Calls:
         provenance: ProvenanceOf,
         emit: Callable[[EngineOccurrence], None],
         clock: Callable[[], float],
+        text: TextOf,
     ) -> None:
         """``verify`` (digest, step) raises SlotIntegrity where the device no longer holds what it loaded."""
         self._scheduler = scheduler
@@ -86,6 +94,7 @@ class Calls:
         self._provenance = provenance
         self._emit = emit
         self._clock = clock
+        self._text = text
         self._calls: dict[RequestId, _Call] = {}
         self._choices: dict[RequestId, _Choice] = {}
 
@@ -100,8 +109,7 @@ class Calls:
         call = _Call(request)
         for index in range(request.n):
             request_id = RequestId(f"{request.request_id}/{index}") if index else request.request_id
-            stream = OutputStream(self._tokenizer, request.prompt, request.stopping)
-            call.choices.append(_Choice(call, index, request_id, stream))
+            call.choices.append(_Choice(call, index, request_id))
         added: list[_Choice] = []
         try:
             for choice in call.choices:
@@ -132,7 +140,7 @@ class Calls:
         if choice is None:
             return []
         call = choice.call
-        error = update.error or _fault_of(choice, update)
+        error = update.error or _fault_of(choice, update) or self._open_text(choice)
         if error is not None:
             return self._fail(call, error)
         call.prompt_logprobs.extend(update.prompt_logprobs)
@@ -147,6 +155,30 @@ class Calls:
             outcomes.extend(self._finish(choice, update.adapter, ending, matched, step))
         return outcomes
 
+    def _open_text(self, choice: _Choice) -> LorryError | None:
+        """Its stream, with the text side of the adapter that is loaded, which must be the one that was named."""
+        if choice.stream is not None:
+            return None
+        call, request = choice.call, choice.call.request
+        if call.tokenizer is None:
+            own = None if call.digest is None else self._text(call.digest)
+            tokenizer = own or self._tokenizer
+            want = self._tokenizer.sha256 if request.text is None else request.text.sha256
+            if tokenizer.sha256 != want:
+                return ProvenanceMismatch(
+                    f"tokenizer: adapter {call.digest} is loaded with {tokenizer.sha256}, the request named {want}; "
+                    "nothing was answered, report this",
+                    metadata={"field": "tokenizer", "want": want, "have": tokenizer.sha256},
+                )
+            call.tokenizer = tokenizer
+        choice.stream = OutputStream(call.tokenizer, request.prompt, request.stopping)
+        return None
+
+    def _stated(self, call: _Call, adapter: AdapterDigest | None) -> Provenance:
+        """Of the adapter that the slot table named, with the text side that its text was made with."""
+        assert call.tokenizer is not None
+        return replace(self._provenance(adapter), tokenizer_sha256=call.tokenizer.sha256)
+
     def _start(self, call: _Call, update: SequenceUpdate) -> None:
         first = update.first
         assert first is not None
@@ -155,12 +187,13 @@ class Calls:
             RequestStarted(call.request_id, update.adapter, first.tier, first.queue_s, first.adapter_load_s, now)
         )
         prompt_logprobs, call.prompt_logprobs = tuple(call.prompt_logprobs), []
-        provenance = self._provenance(update.adapter)
+        provenance = self._stated(call, update.adapter)
         call.waiting.insert(0, Started(provenance, first.tier, first.queue_s, first.adapter_load_s, prompt_logprobs))
         call.started = True
 
     def _take_tokens(self, choice: _Choice, update: SequenceUpdate) -> tuple[str, Ending | None]:
         """Its tokens wait for delivery. Returns the stop string that ended it, or '', and its ending if it has one."""
+        assert choice.stream is not None
         piece = choice.stream.push(update.tokens)
         text, matched, ending = piece.text, piece.matched_stop, update.finish
         if matched and ending is None:
@@ -189,7 +222,7 @@ class Calls:
         ends = [one.end for one in call.choices if one.end is not None]
         if len(ends) < len(call.choices):
             return []
-        finished = _finished(call, self._provenance(adapter), ends)
+        finished = _finished(call, self._stated(call, adapter), ends)
         self._close(call, finished.reason, finished.output_tokens)
         return [(call.request_id, finished)]
 
@@ -231,6 +264,8 @@ def _scheduled(choice: _Choice, arrived: float) -> ScheduledRequest[AdapterRef]:
         cache_scope=request.cache_scope,
         choice=choice.index,
         after=None if first else request.request_id,
+        end_ids=None if request.text is None else request.text.end_ids,
+        tokenizer_sha256="" if request.text is None else request.text.sha256,
     )
 
 
@@ -268,4 +303,4 @@ def _finished(call: _Call, provenance: Provenance, ends: list[ChoiceEnd]) -> Fin
     )
 
 
-__all__ = ["FAULTS", "Calls", "Outcome"]
+__all__ = ["FAULTS", "Calls", "Outcome", "TextOf"]

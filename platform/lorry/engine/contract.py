@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
+from lorry.adapters.plan import TextPlan
 from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
@@ -20,6 +21,9 @@ class EngineRequest:
     ``n`` choices share the prompt; each has ``stopping`` of its own count. ``cache_salt`` is the tenant's, derived by
     the gateway: requests with another one, or another ``cache_scope``, never meet in the prefix cache, and an empty one
     keeps out of it.
+
+    ``vocabulary`` and ``text`` are what the registry says of the adapter's version, None where they are the base's: ids
+    are below the one, and the engine answers only with a text side whose digest is the other's.
     """
 
     request_id: RequestId
@@ -38,6 +42,8 @@ class EngineRequest:
     output: OutputParams = OutputParams()
     cache_salt: bytes = field(default=b"", repr=False)
     cache_scope: str = ""
+    vocabulary: int | None = None
+    text: TextPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

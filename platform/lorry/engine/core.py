@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
-from lorry.engine.choices import FAULTS, Calls, Outcome
+from lorry.engine.choices import FAULTS, Calls, Outcome, TextOf
 from lorry.engine.contract import EngineRequest
 from lorry.engine.events import (
     AdapterLoaded,
@@ -79,15 +79,16 @@ class EngineCore:
         listeners: Sequence[Listener] = (),
         warm_up: Callable[[], None] = lambda: None,
         when_idle: Sequence[Callable[[], None]] = (),
+        text: TextOf = lambda digest: None,
     ) -> None:
-        """``warm_up`` runs first, on the loop's thread. ``when_idle``: every owner's
-        ``check_integrity``, and what else is best done when nothing runs."""
+        """``warm_up`` runs first, on the loop's thread. ``when_idle``: every owner's ``check_integrity``, and what else
+        is best done when nothing runs. ``text``: of adapters in host memory that bring their own."""
         self._scheduler = scheduler
         self._runner = runner
         self._base = base
         self._vocabulary = vocabulary
         self._clock = clock
-        self._calls = Calls(scheduler, tokenizer, runner.verify, provenance, self._emit, clock)
+        self._calls = Calls(scheduler, tokenizer, runner.verify, provenance, self._emit, clock, text)
         self._inbox: deque[_Message] = deque()
         self._untold: list[Outcome] = []
         self._condition = threading.Condition()
@@ -215,13 +216,16 @@ class EngineCore:
     def _admit(self, request: EngineRequest, arrived: float) -> None:
         if request.base != self._base:
             raise InvalidRequest.field("base", f"{request.base} is not served here; this engine has {self._base}")
-        wrong = next((t for t in request.prompt if not 0 <= t < self._vocabulary), None)
+        vocabulary = self._vocabulary if request.vocabulary is None else request.vocabulary
+        if request.adapter is None and (request.text is not None or vocabulary != self._vocabulary):
+            raise InvalidRequest.field("text", "is a version's own, and the request names the base; leave it out")
+        wrong = next((t for t in request.prompt if not 0 <= t < vocabulary), None)
         if wrong is not None:
-            raise InvalidRequest.field("token_ids", f"{wrong} is not a token id; ids are 0 to {self._vocabulary - 1}")
+            raise InvalidRequest.field("token_ids", f"{wrong} is not a token id; ids are 0 to {vocabulary - 1}")
         check_params(request.sampling, request.stopping, request.output, request.n)
-        biased = next((t for t, _ in request.sampling.logit_bias if not 0 <= t < self._vocabulary), None)
+        biased = next((t for t, _ in request.sampling.logit_bias if not 0 <= t < vocabulary), None)
         if biased is not None:
-            text = f"{biased} is not a token id; ids are 0 to {self._vocabulary - 1}"
+            text = f"{biased} is not a token id; ids are 0 to {vocabulary - 1}"
             raise InvalidRequest.field("sampling.logit_bias", text)
         self._calls.open(request, arrived)
 

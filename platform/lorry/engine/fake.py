@@ -72,7 +72,9 @@ class FakeEngine(EngineClient):
 
     def __init__(self, tokenizer: Tokenizer, info: EngineInfo, eos_ids: frozenset[int] = frozenset()) -> None:
         self._info = info
-        self._model = FakeModel(tokenizer, eos_ids)
+        self.texts: dict[str, Tokenizer] = {}
+        """Versions' own text sides by digest; a request that names another gets the base's."""
+        self._model = FakeModel(tokenizer, eos_ids, self.texts)
         self._live: dict[int, _Live] = {}
         self._loaded: set[str] = set()
         self._count = 0
@@ -180,7 +182,7 @@ class FakeEngine(EngineClient):
         provenance = Provenance(
             request.adapter.digest if request.adapter else None,
             self._info.base,
-            self._info.tokenizer_sha256,
+            self._tokenizer_of(request),
             self._info.dtype,
             self._info.engine_build,
             self._info.replica,
@@ -212,6 +214,10 @@ class FakeEngine(EngineClient):
             min_distinct_adapters=live.fewest,
         )
 
+    def _tokenizer_of(self, request: EngineRequest) -> str:
+        named = None if request.text is None else request.text.sha256
+        return named if named in self.texts else self._info.tokenizer_sha256
+
     def _load(self, request: EngineRequest) -> str:
         if request.adapter is None:
             return "base"
@@ -231,13 +237,16 @@ class FakeEngine(EngineClient):
             raise FailedPrecondition(f"base: {request.base} is not served here, {self._info.base} is")
         if not request.prompt:
             raise InvalidRequest.field("prompt", "empty; send at least one token")
-        bad = next((i for i in request.prompt if not 0 <= i < self._info.vocabulary), None)
+        vocabulary = self._info.vocabulary if request.vocabulary is None else request.vocabulary
+        if request.adapter is None and (request.text is not None or vocabulary != self._info.vocabulary):
+            raise InvalidRequest.field("text", "is a version's own, and the request names the base; leave it out")
+        bad = next((i for i in request.prompt if not 0 <= i < vocabulary), None)
         if bad is not None:
-            raise InvalidRequest.field("token_ids", f"{bad} is not below {self._info.vocabulary}; use the model's ids")
+            raise InvalidRequest.field("token_ids", f"{bad} is not below {vocabulary}; use the model's ids")
         check_params(request.sampling, request.stopping, request.output, request.n)
-        bias = next((i for i, _ in request.sampling.logit_bias if not 0 <= i < self._info.vocabulary), None)
+        bias = next((i for i, _ in request.sampling.logit_bias if not 0 <= i < vocabulary), None)
         if bias is not None:
-            raise InvalidRequest.field("sampling.logit_bias", f"{bias} is not below {self._info.vocabulary}")
+            raise InvalidRequest.field("sampling.logit_bias", f"{bias} is not below {vocabulary}")
         total = len(request.prompt) + request.stopping.max_tokens
         if total > self._info.context_tokens:
             raise InvalidRequest.field("stopping.max_tokens", f"{total} tokens exceed {self._info.context_tokens}")

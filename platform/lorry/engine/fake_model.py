@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from lorry.engine.contract import ChoiceEnd, EngineRequest, Tokens
 from lorry.engine.output import OutputStream
@@ -16,8 +16,10 @@ class FakeModel:
     penalties and bias change nothing. Logprobs are eighths, which float32 holds exactly; the token itself is the
     likeliest."""
 
-    def __init__(self, tokenizer: Tokenizer, eos_ids: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, eos_ids: frozenset[int], texts: Mapping[str, Tokenizer]) -> None:
+        """``texts``: versions' own text sides by digest, for requests that name one."""
         self._tokenizer = tokenizer
+        self._texts = texts
         self._eos = eos_ids
         self._plain = [i for i in range(tokenizer.vocabulary) if tokenizer.token(i) is not None]
         self.script: Callable[[EngineRequest], Sequence[int]] | None = None
@@ -25,7 +27,8 @@ class FakeModel:
 
     def choice(self, request: EngineRequest, choice: int) -> Generator[Tokens, None, ChoiceEnd]:
         """One event a token; a stop id is not among them. Returns how the choice ended."""
-        stopping, text = request.stopping, OutputStream(self._tokenizer, request.prompt, request.stopping)
+        tokenizer = self._tokenizer if request.text is None else self._texts.get(request.text.sha256, self._tokenizer)
+        stopping, text = request.stopping, OutputStream(tokenizer, request.prompt, request.stopping)
         count = 0
         for token in self._tokens(request, choice):
             count += 1
@@ -73,7 +76,8 @@ class FakeModel:
             yield self._plain[_draw(key, index) % len(self._plain)]
 
     def _is_stop(self, token: int, request: EngineRequest) -> bool:
-        ends = token in self._eos and not request.stopping.ignore_eos
+        eos = self._eos if request.text is None else request.text.end_ids
+        ends = token in eos and not request.stopping.ignore_eos
         return ends or token in request.stopping.stop_token_ids
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -30,7 +29,7 @@ from lorry.models.decoder import Decoder
 from lorry.models.weights import DTYPES, load_tensors, read_spec
 from lorry.residency import HostTier, Residency
 from lorry.scheduler import Scheduler
-from lorry.text import Tokenizer
+from lorry.text import Tokenizer, base_end_ids
 
 
 class ImageTier(HostTier[AdapterRef], Protocol):
@@ -38,15 +37,16 @@ class ImageTier(HostTier[AdapterRef], Protocol):
 
     def image(self, digest: AdapterDigest) -> DeviceImage | None: ...
 
+    def text(self, digest: AdapterDigest) -> Tokenizer | None:
+        """Its own text side, None where it is the base's; of a digest that is there."""
+        ...
+
     def discard(self, digest: AdapterDigest) -> None: ...
 
 
 def end_ids(base_dir: Path, spec: DecoderSpec) -> tuple[int, ...]:
     """End-of-sequence ids of config.json and generation_config.json together."""
-    path = base_dir / "generation_config.json"
-    found = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-    more = found if isinstance(found, list) else [] if found is None else [found]
-    return tuple(sorted({*spec.eos_token_ids, *more}))
+    return base_end_ids(base_dir, spec.eos_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,7 @@ def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
         provenance,
         warm_up=lambda: warm_up(runner, limits, kv.pages, memory.page_tokens),
         when_idle=(scheduler.check_integrity, arena.audit, trim_heap),
+        text=host.text,
     )
     return EngineParts(core, info, scheduler, runner, arena, kv)
 

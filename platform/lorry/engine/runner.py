@@ -6,14 +6,17 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from lorry.adapters.image import DeviceImage
-from lorry.engine.arena import AdapterArena
-from lorry.engine.sampler import SequenceState, draw, score_prompt
+from lorry.engine.arena import AdapterArena, SlotEntry
+from lorry.engine.sampler import Drawn, SequenceState, draw, score_prompt
 from lorry.errors import AdapterLoadFailed, LorryError, NonFiniteLogits, SlotIntegrity
 from lorry.ids import BASE_SLOT, AdapterDigest, PageId, SequenceId, SlotId
+from lorry.layers.adapted import extra_rows
+from lorry.layers.extras import AdapterExtras
 from lorry.layers.kv import KVView
 from lorry.models.attention import plan_layers
 from lorry.models.decoder import Batch, Decoder, PrefillChunk
@@ -144,6 +147,7 @@ class CpuRunner:
         fresh: list[PageId] = []
         parts: list[tuple[int, int, tuple[int, ...]]] = []
         prefill: list[PrefillChunk] = []
+        extras: list[AdapterExtras | None] = []
         logit_rows: list[int] = []
         for step in ordered:
             state = self._sequences[step.sequence]
@@ -157,8 +161,9 @@ class CpuRunner:
             )
             first = max(-(-step.start // page), shared)
             fresh.extend(step.block_table[at] for at in range(first, (stop - 1) // page + 1))
-            entry = self._arena.entry(step.slot) if step.slot != BASE_SLOT else None
+            entry = self._entry(step)
             parts.append((begin, len(ids), entry.rows if entry else ()))
+            extras.append(entry.extras if entry else None)
             if step.query_len > 1:
                 table = torch.tensor(step.block_table[: (stop - 1) // page + 1])
                 prefill.append(PrefillChunk(begin, len(ids), step.start, table))
@@ -176,14 +181,23 @@ class CpuRunner:
             prefill=tuple(prefill),
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
             lora=route(parts),
+            adapted=self._decoder.adapted(extra_rows((end - begin for begin, end, _ in parts), extras)),
         )
         hidden = self._decoder.hidden(batch, self._kv, self._arena.sites)
         scores: dict[SequenceId, tuple[TokenLogprobs, ...] | None] = {}
-        for step, (begin, _, _) in zip(ordered, parts, strict=True):
+        for step, (begin, _, _), own in zip(ordered, parts, extras, strict=True):
             if step.score_rows:
                 rows = hidden[begin : begin + step.score_rows]
-                scores[step.sequence] = score_prompt(step, self._sequences[step.sequence], rows, self._decoder.head)
+                head = partial(self._own_head, own)
+                scores[step.sequence] = score_prompt(step, self._sequences[step.sequence], rows, head)
         return self._sample(ordered, hidden.index_select(0, batch.logit_rows), scores)
+
+    def _entry(self, step: SequenceStep) -> SlotEntry | None:
+        return self._arena.entry(step.slot) if step.slot != BASE_SLOT else None
+
+    def _own_head(self, extras: AdapterExtras | None, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits of rows that all have one adapter."""
+        return self._decoder.head(hidden, extra_rows([hidden.shape[0]], [extras]))
 
     def _sample(
         self,
@@ -192,12 +206,23 @@ class CpuRunner:
         scores: dict[SequenceId, tuple[TokenLogprobs, ...] | None],
     ) -> list[SequenceResult]:
         """``hidden`` holds the logit rows. A sequence with a row that is not finite gets neither token nor logprobs."""
+        drawn: dict[SequenceId, Drawn | None] = {}
+        by_vocabulary: dict[int | None, list[tuple[int, SequenceStep]]] = {}
         sampled = [step for step in steps if step.logit_rows]
-        drawn = draw(sampled, self._sequences, self._decoder.head(hidden)) if sampled else {}
+        for row, step in enumerate(sampled):
+            entry = self._entry(step)
+            own = entry.extras if entry else None
+            by_vocabulary.setdefault(own.vocabulary if own else None, []).append((row, step))
+        for group in by_vocabulary.values():
+            rows, own_steps = [row for row, _ in group], [step for _, step in group]
+            own_hidden = hidden if len(rows) == hidden.shape[0] else hidden.index_select(0, torch.tensor(rows))
+            entries = [self._entry(step) for step in own_steps]
+            parts = extra_rows([1] * len(rows), [entry.extras if entry else None for entry in entries])
+            drawn |= draw(own_steps, self._sequences, self._decoder.head(own_hidden, parts))
         results = []
         for step in steps:
             # Provenance is read back from the slot table here, after the forward pass that used it.
-            entry = self._arena.entry(step.slot) if step.slot != BASE_SLOT else None
+            entry = self._entry(step)
             adapter = entry.digest if entry else None
             prompt, found = scores.get(step.sequence, ()), drawn.get(step.sequence)
             if prompt is None or (step.logit_rows and found is None):

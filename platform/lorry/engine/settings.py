@@ -17,6 +17,7 @@ from lorry.errors import InvalidRequest, UnsupportedBase
 from lorry.layers.base_files import CONFIG_FILE
 from lorry.layers.sites import SITE_SLICES
 from lorry.layers.spec import DecoderSpec
+from lorry.memory import least_budget, split_budget
 
 CHUNK_FLOPS_PER_CORE = 1.0e11
 """Of prefill chunks: 2,048 prompt tokens of 134.5 M parameters in 2.8 s on two cores."""
@@ -38,6 +39,8 @@ _LEAST_TOKENS = 64
 _PAGES = (16, 64)
 _KV_BYTES = 4
 """Keys and values are float32 on the CPU."""
+_ROW_BYTES = 4
+"""So are the rank rows of adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class ModelNumbers:
 
     parameters: int
     kv_elements_per_token: int
+    lora_row_elements: int
+    """Of one rank row over all sites."""
     context_tokens: int
     weight_bytes: int = 2
     """Of one parameter."""
@@ -56,7 +61,8 @@ class ModelNumbers:
         layer = sum(rows * columns for rows, columns in map(spec.slice_shape, names))
         tables = spec.vocabulary * spec.hidden * (1 if spec.tied_head else 2)
         width = 2 if dtype == "bfloat16" else 4  # float16 is widened at load
-        return cls(spec.layers * layer + tables, spec.kv_elements_per_token, spec.context_tokens, width)
+        parameters = spec.layers * layer + tables
+        return cls(parameters, spec.kv_elements_per_token, spec.lora_row_elements, spec.context_tokens, width)
 
     @classmethod
     def read(cls, base_dir: Path, dtype: str) -> ModelNumbers:
@@ -88,11 +94,19 @@ class EngineSettings:
     token_budget: Choice
     prefill_chunk_tokens: Choice
     page_tokens: Choice
+    max_rank: Choice
     threads: Choice
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        return (self.max_sequences, self.token_budget, self.prefill_chunk_tokens, self.page_tokens, self.threads)
+        return (
+            self.max_sequences,
+            self.token_budget,
+            self.prefill_chunk_tokens,
+            self.page_tokens,
+            self.max_rank,
+            self.threads,
+        )
 
     def scheduler(self, base: SchedulerConfig) -> SchedulerConfig:
         return replace(
@@ -103,7 +117,7 @@ class EngineSettings:
         )
 
     def memory(self, base: MemoryConfig) -> MemoryConfig:
-        return replace(base, page_tokens=self.page_tokens.value)
+        return replace(base, page_tokens=self.page_tokens.value, max_rank=self.max_rank.value)
 
 
 def derive(
@@ -113,8 +127,9 @@ def derive(
     context_tokens: int,
     given: Mapping[str, int | None] | None = None,
 ) -> EngineSettings:
-    """``context_tokens``: the longest sequence that is allowed. ``given``: settings by name that an operator chose; the
-    others follow from them. Raises InvalidRequest for one below 1."""
+    """``context_tokens``: the longest sequence that is allowed. ``memory.max_rank``: the largest rank to serve, where
+    the budget holds it. ``given``: settings by name that an operator chose; the others follow from them, and whether
+    the budget holds those is not looked at. Raises InvalidRequest for one below 1."""
     chosen = {name: value for name, value in (given or {}).items() if value is not None}
     for name, value in chosen.items():
         if value < 1:
@@ -123,6 +138,8 @@ def derive(
     typical = min(TYPICAL_TOKENS, context)
     threads = _choose(chosen, "threads", "threads", cores, "one for each core that this process may use")
     page = _choose(chosen, "page_tokens", "tokens", *_page(typical))
+    paged = replace(memory, page_tokens=page.value)
+    rank = _choose(chosen, "max_rank", "rank rows", *_rank(model, paged, context))
     sequences = _choose(chosen, "max_sequences", "sequences", *_sequences(model, memory, threads.value, typical))
     budget = _choose(chosen, "token_budget", "tokens a step", *_budget(model, threads.value, sequences.value))
     chunk = _choose(
@@ -132,7 +149,7 @@ def derive(
         budget.value,
         "the token budget, since a smaller chunk only makes more steps: decodes have their share first anyway",
     )
-    return EngineSettings(sequences, budget, chunk, page, threads)
+    return EngineSettings(sequences, budget, chunk, page, rank, threads)
 
 
 def _choose(given: Mapping[str, int], name: str, unit: str, value: int, why: str) -> Choice:
@@ -148,6 +165,31 @@ def _page(typical: int) -> tuple[int, str]:
         f"the last page of a sequence is half empty on average, {page // 2} of {typical} typical tokens; pages half "
         f"the size would be twice the {-(-typical // page)} that attention walks"
     )
+
+
+def _rank(model: ModelNumbers, memory: MemoryConfig, context: int) -> tuple[int, str]:
+    wanted = memory.max_rank
+    page_bytes = memory.page_tokens * model.kv_elements_per_token * _KV_BYTES
+    chunk_bytes = memory.chunk_rank * model.lora_row_elements * _ROW_BYTES
+    powers = [1 << bits for bits in range(wanted.bit_length() - 1, -1, -1)]
+    for rank in dict.fromkeys((wanted, *powers)):
+        try:
+            split = split_budget(replace(memory, max_rank=rank), page_bytes, chunk_bytes, context)
+        except InvalidRequest:
+            continue
+        takes = (
+            f"an adapter of that rank takes {_mb(split.chunks_per_largest * chunk_bytes)} of the "
+            f"{_mb(split.budget_bytes)} budget, and what adapters bring beside rank rows has {_mb(split.extras_bytes)} "
+            "for all of them"
+        )
+        if rank == wanted:
+            return rank, f"the largest that is served: {takes}"
+        least = least_budget(memory, page_bytes, chunk_bytes, context)
+        return rank, (
+            f"the largest power of two that the budget holds beside one sequence of {context} tokens: {takes}; "
+            f"{wanted} would need a budget of {least} bytes"
+        )
+    return 1, f"the budget of {_mb(memory.budget_bytes)} holds no adapter beside one sequence of {context} tokens"
 
 
 def _sequences(model: ModelNumbers, memory: MemoryConfig, cores: int, typical: int) -> tuple[int, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef
+from lorry.adapters.plan import TextPlan
 from lorry.engine.contract import (
     ChoiceEnd,
     EngineEvent,
@@ -65,7 +66,11 @@ def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
         ),
         cache_salt=request.cache_salt,
         cache_scope=request.cache_scope,
+        vocabulary=request.vocabulary,
     )
+    if request.text is not None:
+        text = request.text
+        message.text.CopyFrom(pb.VersionText(sha256=text.sha256, vocabulary=text.vocabulary, end_ids=text.end_ids))
     if request.adapter is not None:
         message.adapter.sha256 = request.adapter.digest
         message.adapter.prefix = request.adapter.prefix
@@ -76,7 +81,9 @@ def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
 
 def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
     sampling, stopping, output = message.sampling, message.stopping, message.output
-    adapter = None
+    adapter = text = None
+    if message.HasField("text"):
+        text = TextPlan(message.text.sha256, message.text.vocabulary, tuple(message.text.end_ids))
     if message.HasField("adapter"):
         files = tuple(AdapterFile(file.path, file.size, file.sha256) for file in message.adapter.files)
         adapter = AdapterRef(AdapterDigest(message.adapter.sha256), message.adapter.prefix, files)
@@ -117,6 +124,8 @@ def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
         ),
         message.cache_salt,
         message.cache_scope,
+        message.vocabulary if message.HasField("vocabulary") else None,
+        text,
     )
 
 

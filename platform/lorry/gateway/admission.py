@@ -21,6 +21,7 @@ from lorry.gateway.routes import EngineRoutes, Route
 from lorry.gateway.salts import TenantSalts
 from lorry.gateway.served import check_served
 from lorry.gateway.sizes import Room
+from lorry.gateway.texts import VersionTexts, text_of
 from lorry.gateway.wire import Answer
 from lorry.ids import RequestId
 from lorry.registry.authz import Caller
@@ -48,7 +49,7 @@ class Admitted:
 @dataclass(frozen=True, slots=True)
 class Admission:
     """``now``: Unix seconds. ``max_tokens_cap``: most output tokens of one request, all choices together; None is the
-    context."""
+    context. ``texts``: versions' own tokenizers and templates; None serves none."""
 
     source: SnapshotSource
     routes: EngineRoutes
@@ -56,6 +57,7 @@ class Admission:
     now: Callable[[], float]
     salts: TenantSalts = field(repr=False)
     max_tokens_cap: int | None = None
+    texts: VersionTexts | None = None
 
     def authenticate(self, context: Context) -> tuple[str, Snapshot, Caller]:
         """The key, the snapshot that all of this request is judged by, and the caller."""
@@ -74,8 +76,8 @@ class Admission:
         check_served(message)
         resolution = self.resolve(snapshot, caller, "model", message.model, message.expected_sha256)
         route = await self.routes.route(resolution.base)
-        fields = check_fields(message, route.tokenizer.vocabulary, route.context_tokens)
-        prompt = await prompt_ids(message, route.tokenizer, self.pool)
+        fields = check_fields(message, vocabulary_of(resolution, route), route.context_tokens)
+        prompt = await self._prompt(message, resolution, route)
         source_field = message.WhichOneof("input") or "prompt"
         room = Room(route.context_tokens, self.max_tokens_cap)
         max_tokens, source = room.max_tokens(fields, source_field, len(prompt))
@@ -103,6 +105,8 @@ class Admission:
             output=fields.output,
             cache_salt=self.salts.of(caller.tenant),
             cache_scope=fields.cache_scope,
+            vocabulary=resolution.vocabulary,
+            text=resolution.text,
         )
         output = message.output
         answer = Answer(
@@ -124,7 +128,21 @@ class Admission:
         check_text(message, bad)
         bad.raise_if_any()
         route = await self.routes.route(resolution.base)
-        return await prompt_ids(message, route.tokenizer, self.pool)
+        return await self._prompt(message, resolution, route)
+
+    async def _prompt(
+        self, message: pb.GenerateRequest | pb.CountTokensRequest, resolution: Resolution, route: Route
+    ) -> tuple[int, ...]:
+        if isinstance(message, pb.GenerateRequest) and message.WhichOneof("input") == "token_ids":
+            return tuple(message.token_ids.ids)
+        async with text_of(resolution, route.tokenizer, route.info.base_dir, self.pool, self.texts) as text:
+            return await prompt_ids(message, text)
+
+
+def vocabulary_of(resolution: Resolution, route: Route) -> int:
+    """Ids that a request may name are below it: those that the version's tokenizer or, with more, its weights know."""
+    known = route.tokenizer.vocabulary if resolution.text is None else resolution.text.vocabulary
+    return max(known, resolution.vocabulary or 0)
 
 
 def deadline_of(context: Context) -> float | None:
@@ -137,4 +155,4 @@ def deadline_of(context: Context) -> float | None:
     return float(left)
 
 
-__all__ = ["Admission", "Admitted", "Context", "deadline_of"]
+__all__ = ["Admission", "Admitted", "Context", "deadline_of", "vocabulary_of"]

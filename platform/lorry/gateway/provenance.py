@@ -12,7 +12,7 @@ from lorry.registry.snapshot import Resolution
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """``adapter`` None is the base, and nothing but the base."""
+    """``adapter`` None is the base, and nothing but the base. ``tokenizer_sha256``: a version's own, if it has one."""
 
     adapter: AdapterDigest | None
     base: BaseDigest
@@ -20,8 +20,8 @@ class Expected:
 
     @classmethod
     def of(cls, resolution: Resolution) -> Expected:
-        base = resolution.base
-        return cls(resolution.ref.digest if resolution.ref else None, base.base_digest, base.tokenizer_sha256)
+        digest = resolution.ref.digest if resolution.ref else None
+        return cls(digest, resolution.base.base_digest, resolution.tokenizer_sha256)
 
     def check(self, stated: Provenance) -> None:
         """Raises ProvenanceMismatch naming what differs; nothing of the answer may then be passed on."""

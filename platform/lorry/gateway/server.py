@@ -31,6 +31,7 @@ from lorry.gateway.relay import Pace
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.salts import TenantSalts
 from lorry.gateway.service import GenerateServicer
+from lorry.gateway.texts import VersionTexts
 
 GENERATE = "lorry.api.v1.GenerateService"
 STALL_S = 30.0
@@ -173,11 +174,13 @@ def build_server(
     *,
     kv_salt: bytes,
     extra: Sequence[ExtraService] = (),
+    texts: VersionTexts | None = None,
     now: Callable[[], float] = time.time,
     stall_seconds: float = STALL_S,
 ) -> GatewayServer:
     """Binds the port (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
-    ``kv_salt`` is the deployment's secret, of which each tenant's salt for the prefix cache is derived.
+    ``kv_salt`` is the deployment's secret, of which each tenant's salt for the prefix cache is derived. ``texts``
+    serves versions with a tokenizer or template of their own; None refuses their prompts and chats.
 
     Raises Unavailable where the port cannot be bound.
     """
@@ -185,7 +188,7 @@ def build_server(
     pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
     live = LiveCalls(source, counters, now, config.snapshot_poll_seconds, stall_seconds)
     pace = Pace(config.delta_seconds, config.delta_tokens)
-    admission = Admission(source, routes, pool, now, TenantSalts(kv_salt), config.max_tokens_cap)
+    admission = Admission(source, routes, pool, now, TenantSalts(kv_salt), config.max_tokens_cap, texts)
     servicer = GenerateServicer(admission, Calls(live, routes, usage, counters, pace, now), counters)
     server = grpc.aio.server(
         interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(counters)],

@@ -139,7 +139,7 @@ def model(resolution: Resolution, name: str) -> pb.Model:
         version=resolution.version,
         sha256=resolution.sha256,
         base_sha256=base.base_digest,
-        tokenizer_sha256=base.tokenizer_sha256,
+        tokenizer_sha256=resolution.tokenizer_sha256,
         context_tokens=base.context_tokens,
     )
 

@@ -14,9 +14,17 @@ from torch import Tensor
 
 
 class LinearMethod(Protocol):
-    """x float32 ``[T, K]`` -> float32 ``[T, N]``, a new tensor that the caller may write into."""
+    """``product`` and then the bias. A new tensor that the caller may write into."""
 
-    def __call__(self, x: Tensor) -> Tensor: ...
+    @property
+    def bias(self) -> Tensor | None:
+        """float32 ``[N]``."""
+
+    def product(self, x: Tensor) -> Tensor:
+        """x float32 ``[T, K]`` -> float32 ``[T, N]`` without the bias."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x float32 ``[T, K]`` -> float32 ``[T, N]``."""
 
 
 class PlainLinear:
@@ -24,12 +32,17 @@ class PlainLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight = weight
-        self._bias = bias
+        self.bias = bias
+
+    def product(self, x: Tensor) -> Tensor:
+        if self._weight.dtype == torch.float32:
+            return F.linear(x, self._weight)
+        return F.linear(x.to(self._weight.dtype), self._weight).float()
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._weight.dtype == torch.float32:
-            return F.linear(x, self._weight, self._bias)
-        return _widened(F.linear(x.to(self._weight.dtype), self._weight), self._bias)
+            return F.linear(x, self._weight, self.bias)
+        return _widened(F.linear(x.to(self._weight.dtype), self._weight), self.bias)
 
 
 class PackedLinear:
@@ -42,10 +55,17 @@ class PackedLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
         self._run = torch.ops.mkldnn._linear_pointwise
-        self._bias = bias
+        self.bias = bias
+
+    def _narrow(self, x: Tensor) -> Tensor:
+        product: Tensor = self._run(x.to(torch.bfloat16), self._packed, None, "none", [], "")
+        return product
+
+    def product(self, x: Tensor) -> Tensor:
+        return self._narrow(x).float()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return _widened(self._run(x.to(torch.bfloat16), self._packed, None, "none", [], ""), self._bias)
+        return _widened(self._narrow(x), self.bias)
 
 
 def _widened(product: Tensor, bias: Tensor | None) -> Tensor:

@@ -10,10 +10,12 @@ from lorry.errors import FieldViolation, UnsupportedBase
 from lorry.layers.families import FAMILIES
 from lorry.layers.fields import ConfigFields
 from lorry.layers.rope import RopeSpec, read_rope
-from lorry.layers.sites import SITE_SLICES, LoraSite, Site
+from lorry.layers.sites import SITE_SLICES, SLICE_SITE, LoraSite, Site
 from lorry.layers.windows import read_windows
 
 _MAX_LAYERS = 100_000
+EMBEDDING, HEAD, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+"""Names of a base's tensors outside its layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,9 @@ class DecoderSpec:
         """Whether a linear of every layer adds a bias of its N."""
         if slice_name == "o_proj":
             return self.o_bias
-        return self.qkv_bias if slice_name in SITE_SLICES[Site.QKV] else self.mlp_bias
+        if slice_name in SITE_SLICES[Site.QKV]:
+            return self.qkv_bias
+        return self.mlp_bias and slice_name in SLICE_SITE
 
     def slice_shape(self, slice_name: str) -> tuple[int, int]:
         """(out_features N, in_features K) of a linear of every layer."""
@@ -131,6 +135,18 @@ class DecoderSpec:
             "up_proj": (self.intermediate, self.hidden),
             "down_proj": (self.hidden, self.intermediate),
         }[slice_name]
+
+    def norms(self) -> dict[str, int]:
+        """Elements of every norm's weight, by the tensor's name."""
+        found = {FINAL_NORM: self.hidden}
+        for layer in range(self.layers):
+            prefix = f"model.layers.{layer}"
+            found[f"{prefix}.input_layernorm.weight"] = self.hidden
+            found[f"{prefix}.post_attention_layernorm.weight"] = self.hidden
+            if self.qk_norm:
+                found[f"{prefix}.self_attn.q_norm.weight"] = self.head_dim
+                found[f"{prefix}.self_attn.k_norm.weight"] = self.head_dim
+        return found
 
     def lora_sites(self) -> tuple[LoraSite, ...]:
         """Every site of every layer, in the order of the forward pass."""
@@ -157,4 +173,4 @@ class DecoderSpec:
         return 2 * self.layers * self.kv_heads * self.head_dim
 
 
-__all__ = ["DecoderSpec"]
+__all__ = ["EMBEDDING", "FINAL_NORM", "HEAD", "DecoderSpec"]

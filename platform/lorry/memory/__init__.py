@@ -1,12 +1,16 @@
-"""One byte budget for KV pages and adapter chunks. No torch: the storage behind it is the device's own."""
+"""One byte budget for KV pages, adapter chunks and adapters' extras. No torch: the storage is the device's own."""
 
 from lorry.memory.arena import IdArena
-from lorry.memory.budget import MemorySplit, split_budget
+from lorry.memory.budget import MemorySplit, least_budget, split_budget
 from lorry.memory.eviction import EvictionClock, RestoreCosts
-from lorry.memory.ledger import ChunkGrant, MemoryLedger, MemoryUse, PagePromise
+from lorry.memory.grants import AdapterGrant, AdapterNeed, MemoryUse, PagePromise
+from lorry.memory.ledger import MemoryLedger
+from lorry.memory.pool import BytePool
 
 __all__ = [
-    "ChunkGrant",
+    "AdapterGrant",
+    "AdapterNeed",
+    "BytePool",
     "EvictionClock",
     "IdArena",
     "MemoryLedger",
@@ -14,5 +18,6 @@ __all__ = [
     "MemoryUse",
     "PagePromise",
     "RestoreCosts",
+    "least_budget",
     "split_budget",
 ]

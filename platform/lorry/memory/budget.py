@@ -1,4 +1,4 @@
-"""How the byte budget bounds the two arenas, and the budgets that are refused."""
+"""How the byte budget bounds pages, chunks and extras, and the budgets that are refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from lorry.errors import FieldViolation, InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class MemorySplit:
-    """Most KV pages and most adapter chunks that can ever be in use. Both together exceed the budget: the ledger sees
-    to it that what is in use does not. ``chunks_per_largest`` chunks hold an adapter of the largest rank."""
+    """Most KV pages, adapter chunks and bytes of extras that can ever be in use. Together they exceed the budget: the
+    ledger sees to it that what is in use does not. ``chunks_per_largest`` chunks hold an adapter of the largest rank;
+    ``extras_bytes`` is the most that all adapters' extras take, and so one adapter's; ``adapter_bytes`` the most that
+    chunks and extras take together."""
 
     budget_bytes: int
     pages: int
@@ -19,26 +21,30 @@ class MemorySplit:
     page_bytes: int
     chunk_bytes: int
     chunks_per_largest: int
+    extras_bytes: int
+    adapter_bytes: int
 
 
 def split_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, context_tokens: int) -> MemorySplit:
-    """Adapters get at most ``adapter_fraction`` of the budget, leave ``kv_fraction`` of it (and one longest sequence)
-    to KV pages, and are no more than every slot at the largest rank could use. KV pages may use all but one largest
-    adapter.
+    """The floor of KV pages is ``kv_fraction`` of the budget, one longest sequence at least; adapters leave it, chunks
+    and extras together. Chunks take at most ``adapter_fraction`` of the budget, and are no more than every slot at the
+    largest rank could use. Extras take at most ``extras_fraction`` of it, and no more than floor and the largest rank
+    leave: so the largest adapter there can be, all extras included, always finds room beside one longest sequence.
+    KV pages may use all but the chunks of one largest adapter.
 
     Raises InvalidRequest, naming the numbers, where a setting is out of range or the budget cannot hold
-    the largest adapter beside one longest sequence.
+    the largest rank beside one longest sequence.
     """
     _check_ranges(config, page_bytes, chunk_bytes, context_tokens)
     budget = config.budget_bytes
-    largest = -(-config.max_rank // config.chunk_rank)
-    longest = -(-context_tokens // config.page_tokens)
+    largest, longest = _largest(config), _longest(config, context_tokens)
     ceiling = int(budget * config.adapter_fraction)
     floor = max(int(budget * config.kv_fraction), longest * page_bytes)
-    chunks = min(ceiling // chunk_bytes, max(0, budget - floor) // chunk_bytes, largest * config.max_slots)
+    left = max(0, budget - floor)
+    chunks = min(ceiling // chunk_bytes, left // chunk_bytes, largest * config.max_slots)
     pages = max(0, budget - largest * chunk_bytes) // page_bytes
     bad: list[FieldViolation] = []
-    least = _least(config, longest * page_bytes, largest * chunk_bytes)
+    least = least_budget(config, page_bytes, chunk_bytes, context_tokens)
     if pages < longest:
         need = longest * page_bytes + largest * chunk_bytes
         text = (
@@ -48,7 +54,6 @@ def split_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, contex
         )
         bad.append(FieldViolation("memory.budget_bytes", text))
     elif chunks < largest:
-        left = max(0, budget - floor)
         text = (
             f"{config.adapter_fraction} of budget_bytes = {budget} is {ceiling} bytes, and {left} are left beside the "
             f"KV pages' floor, but an adapter of max_rank = {config.max_rank} needs {largest} chunks of {chunk_bytes} "
@@ -58,16 +63,28 @@ def split_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, contex
         bad.append(FieldViolation("memory.adapter_fraction", text))
     if bad:
         raise InvalidRequest("; ".join(f"{v.field}: {v.description}" for v in bad), violations=bad)
-    return MemorySplit(budget, pages, chunks, page_bytes, chunk_bytes, largest)
+    extras = min(int(budget * config.extras_fraction), left - largest * chunk_bytes)
+    return MemorySplit(budget, pages, chunks, page_bytes, chunk_bytes, largest, extras, left)
 
 
-def _least(config: MemoryConfig, longest_bytes: int, largest_bytes: int) -> int:
-    """The smallest budget that is taken with these fractions, but for the rounding of the floor."""
+def least_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, context_tokens: int) -> int:
+    """The smallest ``budget_bytes`` that ``split_budget`` takes with all else as in ``config``, but for the rounding of
+    the floor."""
+    longest_bytes = _longest(config, context_tokens) * page_bytes
+    largest_bytes = _largest(config) * chunk_bytes
     most, floor = config.adapter_fraction, config.kv_fraction
     least = max(longest_bytes + largest_bytes, int(largest_bytes / most), int(largest_bytes / (1 - floor)))
     while min(int(least * most), least - int(least * floor)) < largest_bytes:
         least += 1
     return least
+
+
+def _largest(config: MemoryConfig) -> int:
+    return -(-config.max_rank // config.chunk_rank)
+
+
+def _longest(config: MemoryConfig, context_tokens: int) -> int:
+    return -(-context_tokens // config.page_tokens)
 
 
 def _check_ranges(config: MemoryConfig, page_bytes: int, chunk_bytes: int, context_tokens: int) -> None:
@@ -84,10 +101,12 @@ def _check_ranges(config: MemoryConfig, page_bytes: int, chunk_bytes: int, conte
     bad = [FieldViolation(name, f"{value} must be at least 1") for name, value in sizes.items() if value < 1]
     if not 0.0 < config.adapter_fraction < 1.0:
         bad.append(FieldViolation("memory.adapter_fraction", f"{config.adapter_fraction} must lie between 0 and 1"))
-    if not 0.0 <= config.kv_fraction < 1.0:
-        bad.append(FieldViolation("memory.kv_fraction", f"{config.kv_fraction} must be at least 0 and under 1"))
+    for name in ("kv_fraction", "extras_fraction"):
+        value = getattr(config, name)
+        if not 0.0 <= value < 1.0:
+            bad.append(FieldViolation(f"memory.{name}", f"{value} must be at least 0 and under 1"))
     if bad:
         raise InvalidRequest("; ".join(f"{v.field}: {v.description}" for v in bad), violations=bad)
 
 
-__all__ = ["MemorySplit", "split_budget"]
+__all__ = ["MemorySplit", "least_budget", "split_budget"]

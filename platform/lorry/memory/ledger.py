@@ -1,9 +1,6 @@
-"""The account of device memory: one byte budget for KV pages and adapter chunks."""
+"""The account of device memory: one byte budget for KV pages, adapter chunks and adapters' extras."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from lorry.config import MemoryConfig
 from lorry.errors import InternalError
@@ -11,61 +8,22 @@ from lorry.ids import ChunkId, PageId
 from lorry.memory.arena import IdArena
 from lorry.memory.budget import split_budget
 from lorry.memory.eviction import EvictionClock, RestoreCosts
-
-
-@dataclass(slots=True, eq=False)
-class PagePromise:
-    """The right to ``pages`` KV pages, taken one at a time. Made and changed by the ledger alone."""
-
-    pages: int
-    taken: int = 0
-    open: bool = True
-
-    @property
-    def left(self) -> int:
-        return self.pages - self.taken
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkGrant:
-    """Adapter chunks in rank order. ``contiguous``: ids are ``chunks[0], chunks[0] + 1, ...``."""
-
-    chunks: tuple[ChunkId, ...]
-
-    @property
-    def contiguous(self) -> bool:
-        return self.chunks == tuple(range(self.chunks[0], self.chunks[0] + len(self.chunks)))
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """Counts at one moment. ``pages`` and ``chunks`` are the most that can be in use. ``pages_promised`` are spoken
-    for by sequences and not taken yet. ``bytes_used``: taken, promised, or waiting for a step."""
-
-    pages: int
-    pages_free: int
-    pages_pending: int
-    pages_used: int
-    pages_promised: int
-    chunks: int
-    chunks_free: int
-    chunks_pending: int
-    chunks_used: int
-    bytes: int
-    bytes_used: int
-    bytes_backed: int
+from lorry.memory.grants import AdapterGrant, AdapterNeed, MemoryUse, PagePromise
+from lorry.memory.pool import BytePool
 
 
 class MemoryLedger:
-    """One byte budget, from which KV pages and adapter chunks both take (``split_budget`` has the bounds).
+    """One byte budget, from which KV pages, adapter chunks and adapters' extras take (``split_budget`` has the bounds).
 
-    Two laws hold at all times. What is taken, pending or promised fits the budget. What is *backed*, that is, has
-    physical memory behind it, fits the budget too: a free page keeps its memory until the other kind wants the bytes;
-    ``idle`` then names it, and the device gives its memory back before the step that uses them.
+    Three laws hold at all times. What is taken, pending or promised fits the budget. What is *backed*, that is, has
+    physical memory behind it, fits the budget too: a free page or chunk keeps its memory until another kind wants the
+    bytes; ``idle`` then names it, and the device gives its memory back before the step that uses them. Extras are
+    backed as long as they are taken or pending. And adapters, chunks and extras together, leave the KV pages' floor.
 
     A page has references: of the block tables that it is in, and of the prefix index. A sequence is promised the
-    pages that it needs before it is admitted and takes from the promise. A free carries the last step that may touch
-    the memory and is usable only after ``step_done`` of it. Not thread-safe: it belongs to the thread that plans steps.
+    pages that it needs before it is admitted and takes from the promise. An adapter gets its chunks and its extras'
+    bytes in one grant. A free carries the last step that may touch the memory and is usable only after ``step_done``
+    of it. Not thread-safe: it belongs to the thread that plans steps.
     """
 
     def __init__(
@@ -85,6 +43,8 @@ class MemoryLedger:
         self.eviction = EvictionClock()
         self._pages = IdArena("KV page", self.split.pages)
         self._chunks = IdArena("adapter chunk", self.split.chunks)
+        self._extras = BytePool("adapters' extras", self.split.extras_bytes)
+        self._grants: set[AdapterGrant] = set()
         self._references = [0] * self.split.pages
         self._last_step = [-1] * self.split.pages
         self._promises: dict[int, PagePromise] = {}
@@ -103,7 +63,8 @@ class MemoryLedger:
         """Neither taken nor pending nor promised."""
         split, pages, chunks = self.split, self._pages, self._chunks
         in_pages = (pages.size - pages.free + self._reserved) * split.page_bytes
-        return split.budget_bytes - in_pages - (chunks.size - chunks.free) * split.chunk_bytes
+        in_chunks = (chunks.size - chunks.free) * split.chunk_bytes
+        return split.budget_bytes - in_pages - in_chunks - self._extras.held
 
     @property
     def page_ids_free(self) -> int:
@@ -117,12 +78,23 @@ class MemoryLedger:
     @property
     def awaits_step(self) -> bool:
         """Some memory will be free when a step that is under way is done."""
-        return self._pages.pending > 0 or self._chunks.pending > 0
+        return self._pages.pending > 0 or self._chunks.pending > 0 or self._extras.pending > 0
 
     @property
     def chunk_ids_free(self) -> int:
         """Free chunks under the adapters' ceiling, whatever their bytes."""
         return self._chunks.free
+
+    @property
+    def extra_bytes_free(self) -> int:
+        """Bytes for extras under their cap, whatever the budget."""
+        return self._extras.free
+
+    @property
+    def adapter_bytes_free(self) -> int:
+        """Bytes for chunks and extras together that leave the KV pages' floor, whatever the budget."""
+        chunks = self._chunks
+        return self.split.adapter_bytes - (chunks.size - chunks.free) * self.split.chunk_bytes - self._extras.held
 
     def pages_for(self, tokens: int) -> int:
         """ceil(tokens / page_tokens)."""
@@ -131,6 +103,10 @@ class MemoryLedger:
     def chunks_for(self, rank: int) -> int:
         """ceil(rank / chunk_rank)."""
         return -(-rank // self.config.chunk_rank)
+
+    def bytes_of(self, need: AdapterNeed) -> int:
+        """Of its chunks and its extras."""
+        return need.chunks * self.split.chunk_bytes + need.extra_bytes
 
     def promise_pages(self, count: int) -> PagePromise | None:
         """None if fewer than ``count`` pages can be promised now."""
@@ -160,7 +136,8 @@ class MemoryLedger:
             raise InternalError("no KV page is free although one was promised")
         promise.taken += 1
         self._reserved -= 1
-        self._back(self._pages, taken, self.split.page_bytes)
+        if self._pages.back(taken):
+            self._fit_backing(self._pages)
         page = PageId(taken[0])
         self._references[page], self._last_step[page] = 1, -1
         return page
@@ -192,27 +169,42 @@ class MemoryLedger:
         if not self._references[page]:
             self._pages.release((page,), self._last_step[page])
 
-    def take_chunks(self, count: int) -> ChunkGrant | None:
-        """A contiguous run if there is one (best fit, lowest), else the lowest free ids; None if fewer are
-        free or their bytes are not. Raises InternalError for ``count`` < 1."""
-        if count < 1:
-            raise InternalError(f"{count} adapter chunks were asked for; an adapter has at least one")
-        if count * self.split.chunk_bytes > self.bytes_free:
+    def take_adapter(self, need: AdapterNeed) -> AdapterGrant | None:
+        """Memory for one adapter, all or nothing: a contiguous run of chunks if there is one (best fit, lowest), else
+        the lowest free ids, and the bytes of its extras. None where chunks or extras are not free under their bounds,
+        or the bytes are not. Raises InternalError for a negative need."""
+        if min(need) < 0:
+            raise InternalError(f"an adapter asked for {need.chunks} chunks and {need.extra_bytes} bytes of extras")
+        size = self.bytes_of(need)
+        if size > self.bytes_free or size > self.adapter_bytes_free or need.extra_bytes > self._extras.free:
             return None
-        taken = self._chunks.take_run(count)
+        taken = self._chunks.take_run(need.chunks) if need.chunks else ()
         if taken is None:
             return None
-        self._back(self._chunks, taken, self.split.chunk_bytes)
-        return ChunkGrant(tuple(ChunkId(c) for c in taken))
+        self._extras.take(need.extra_bytes)
+        self._chunks.back(taken)
+        self._fit_backing(self._chunks)
+        grant = AdapterGrant(tuple(ChunkId(c) for c in taken), need.extra_bytes)
+        self._grants.add(grant)
+        return grant
 
-    def free_chunks(self, grant: ChunkGrant, at_step: int) -> None:
+    def free_adapter(self, grant: AdapterGrant, at_step: int) -> None:
+        """``at_step`` is the last step that may read the adapter. Raises InternalError for a grant that is not out."""
+        if grant not in self._grants:
+            raise InternalError(
+                f"adapter chunks {list(grant.chunks)} and {grant.extra_bytes} bytes of extras were freed but are not "
+                "taken; an owner freed them twice"
+            )
+        self._grants.remove(grant)
         self._chunks.release(grant.chunks, at_step)
+        self._extras.release(grant.extra_bytes, at_step)
 
     def step_done(self, step: int) -> None:
         """Step ``step`` and all before it are done on the device."""
         self._done_step = max(self._done_step, step)
         self._pages.step_done(step)
         self._chunks.step_done(step)
+        self._extras.step_done(step)
 
     def idle(self) -> tuple[tuple[PageId, ...], tuple[ChunkId, ...]]:
         """Pages and chunks whose memory is to be given back before anything of the next step is written; each is told
@@ -233,15 +225,22 @@ class MemoryLedger:
             chunks_free=self._chunks.free,
             chunks_pending=self._chunks.pending,
             chunks_used=self._chunks.used,
+            extras=self._extras.cap,
+            extras_free=self._extras.free,
+            extras_pending=self._extras.pending,
+            extras_used=self._extras.used,
             bytes=self.split.budget_bytes,
             bytes_used=self.split.budget_bytes - self.bytes_free,
             bytes_backed=self._bytes_backed,
+            bytes_adapters=self.split.adapter_bytes - self.adapter_bytes_free,
+            bytes_adapters_most=self.split.adapter_bytes,
         )
 
     def check_integrity(self) -> None:
         """Raises InternalError where the books do not balance."""
         self._pages.check_integrity()
         self._chunks.check_integrity()
+        self._extras.check_integrity()
         if self._reserved != sum(p.left for p in self._promises.values()):
             raise InternalError("the count of promised KV pages differs from the promises")
         if self._reserved > self._pages.free:
@@ -250,6 +249,12 @@ class MemoryLedger:
             raise InternalError("a KV page has fewer references than none")
         if sum(1 for count in self._references if count) != self._pages.used:
             raise InternalError("a KV page is taken and nobody has it, or the other way round")
+        if sum(len(grant.chunks) for grant in self._grants) != self._chunks.used:
+            raise InternalError("an adapter chunk is taken and no grant has it, or the other way round")
+        if sum(grant.extra_bytes for grant in self._grants) != self._extras.used:
+            raise InternalError("bytes of extras are taken and no grant has them, or the other way round")
+        if self.adapter_bytes_free < 0:
+            raise InternalError(f"adapters have {-self.adapter_bytes_free} bytes of the KV pages' floor")
         if self.bytes_free < 0:
             raise InternalError(f"{-self.bytes_free} bytes more than the budget are in use or promised")
         for arena in (self._pages, self._chunks):
@@ -260,22 +265,20 @@ class MemoryLedger:
 
     @property
     def _bytes_backed(self) -> int:
-        return self._pages.backed * self.split.page_bytes + self._chunks.backed * self.split.chunk_bytes
+        split = self.split
+        return self._pages.backed * split.page_bytes + self._chunks.backed * split.chunk_bytes + self._extras.held
 
-    def _back(self, arena: IdArena, ids: Iterable[int], piece_bytes: int) -> None:
-        """Put memory behind ids that were just taken. What is in use fits the budget, so what is missing lies behind
-        free ids: of the other kind first, then the highest of the same."""
-        fresh = arena.back(ids)
-        if not fresh:
-            return
+    def _fit_backing(self, wanted: IdArena) -> None:
+        """More is backed now, of ``wanted`` or of extras. What is in use fits the budget, so what is over lies behind
+        free ids: take it from the other arena first, then from the highest ids of the same."""
         over = self._bytes_backed - self.split.budget_bytes
         kinds = [(self._pages, self.split.page_bytes), (self._chunks, self.split.chunk_bytes)]
-        for other, size in sorted(kinds, key=lambda kind: kind[0] is arena):
+        for arena, size in sorted(kinds, key=lambda kind: kind[0] is wanted):
             if over <= 0:
-                break
-            given = other.unback(-(-over // size))
+                return
+            given = arena.unback(-(-over // size))
             over -= len(given) * size
-            if other is self._pages:
+            if arena is self._pages:
                 self._idle_pages.extend(PageId(page) for page in given)
             else:
                 self._idle_chunks.extend(ChunkId(chunk) for chunk in given)
@@ -283,4 +286,4 @@ class MemoryLedger:
             raise InternalError(f"{over} bytes are backed over the budget and no free piece has them")
 
 
-__all__ = ["ChunkGrant", "MemoryLedger", "MemoryUse", "PagePromise"]
+__all__ = ["MemoryLedger"]

@@ -13,9 +13,8 @@ from torch import Tensor
 from lorry.errors import UnsupportedBase
 from lorry.layers.base_files import weight_files
 from lorry.layers.sites import SLICE_SITE, module_name
-from lorry.layers.spec import DecoderSpec
+from lorry.layers.spec import EMBEDDING, HEAD, DecoderSpec
 
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -32,17 +31,12 @@ def read_spec(base_dir: Path) -> DecoderSpec:
 
 
 def _expected(spec: DecoderSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield _EMBEDDING, (spec.vocabulary, spec.hidden)
-    yield "model.norm.weight", (spec.hidden,)
+    yield EMBEDDING, (spec.vocabulary, spec.hidden)
     if not spec.tied_head:
-        yield _HEAD, (spec.vocabulary, spec.hidden)
+        yield HEAD, (spec.vocabulary, spec.hidden)
+    for norm, size in spec.norms().items():
+        yield norm, (size,)
     for layer in range(spec.layers):
-        prefix = f"model.layers.{layer}"
-        yield f"{prefix}.input_layernorm.weight", (spec.hidden,)
-        yield f"{prefix}.post_attention_layernorm.weight", (spec.hidden,)
-        if spec.qk_norm:
-            yield f"{prefix}.self_attn.q_norm.weight", (spec.head_dim,)
-            yield f"{prefix}.self_attn.k_norm.weight", (spec.head_dim,)
         for name in SLICE_SITE:
             shape = spec.slice_shape(name)
             yield f"{module_name(layer, name)}.weight", shape
@@ -57,7 +51,7 @@ def load_tensors(base_dir: Path, spec: DecoderSpec, dtype: torch.dtype) -> dict[
     those of ``DTYPES``, a value that ``dtype`` cannot hold, or a head that is not the embedding it is tied to.
     """
     wanted = dict(_expected(spec))
-    allowed = {**wanted, _HEAD: wanted[_EMBEDDING]}  # files may carry a tied head all the same
+    allowed = {**wanted, HEAD: wanted[EMBEDDING]}  # files may carry a tied head all the same
     found: dict[str, Tensor] = {}
     for shard in weight_files(base_dir):
         with safe_open(shard, framework="pt") as handle:
@@ -71,13 +65,13 @@ def load_tensors(base_dir: Path, spec: DecoderSpec, dtype: torch.dtype) -> dict[
                 if name in found:
                     raise UnsupportedBase(f"{name}: in two shards, {shard.name} is the second; keep one of them")
                 found[name] = _cast(name, tensor, dtype)
-    if spec.tied_head and _EMBEDDING in found:
-        head = found.setdefault(_HEAD, found[_EMBEDDING])
-        if not torch.equal(head, found[_EMBEDDING]):
+    if spec.tied_head and EMBEDDING in found:
+        head = found.setdefault(HEAD, found[EMBEDDING])
+        if not torch.equal(head, found[EMBEDDING]):
             raise UnsupportedBase(
-                f"{_HEAD}: differs from {_EMBEDDING}, but config.json ties them; set tie_word_embeddings to false"
+                f"{HEAD}: differs from {EMBEDDING}, but config.json ties them; set tie_word_embeddings to false"
             )
-        found[_HEAD] = found[_EMBEDDING]
+        found[HEAD] = found[EMBEDDING]
     missing = sorted(set(wanted) - set(found))
     if missing:
         raise UnsupportedBase(f"{missing[0]}: missing, with {len(missing) - 1} more; the shards are incomplete")

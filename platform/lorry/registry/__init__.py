@@ -1,7 +1,8 @@
 """The registry: tenants, keys, bases, adapters, versions, grants, pins; and its snapshot for the hot path."""
 
+from lorry.registry.adapters.candidates import BaseFacts, Candidate, Validator
 from lorry.registry.adapters.uploads import UploadLimits
-from lorry.registry.adapters.versions import ObjectSink, Validator
+from lorry.registry.adapters.versions import ObjectSink
 from lorry.registry.authz import Caller, Role, VerifiedTenantId, verify_tenant
 from lorry.registry.bootstrap import Bootstrap, bootstrap, issue_admin_key
 from lorry.registry.entries import BaseModelEntry, VersionState
@@ -15,9 +16,11 @@ from lorry.registry.source import SnapshotSource
 from lorry.registry.usage.service import Usage, UsageLedger, new_ledger_id
 
 __all__ = [
+    "BaseFacts",
     "BaseModelEntry",
     "Bootstrap",
     "Caller",
+    "Candidate",
     "ObjectSink",
     "Page",
     "PageRequest",

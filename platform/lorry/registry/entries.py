@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
+from lorry.adapters.plan import TextPlan
 from lorry.ids import BaseDigest, TenantId
 from lorry.layers.spec import DecoderSpec
 
@@ -59,10 +60,14 @@ class BaseModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
+    """``vocabulary``: rows of its logits; ``text``: its own text side. None: the base's."""
+
     number: int
     state: VersionState
     base_id: str
     ref: AdapterRef
+    vocabulary: int | None = None
+    text: TextPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lorry.registry.adapters.candidates import Validator
 from lorry.registry.adapters.service import AdapterService
 from lorry.registry.adapters.uploads import UploadLimits, Uploads
-from lorry.registry.adapters.versions import ObjectSink, Validator, VersionService
+from lorry.registry.adapters.versions import ObjectSink, VersionService
 from lorry.registry.bases.service import BaseService
 from lorry.registry.db.engine import Database, open_database
 from lorry.registry.grants.service import GrantService

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload, selectinload
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef, files_digest
+from lorry.adapters.plan import TextPlan
 from lorry.errors import UnsupportedBase
 from lorry.ids import AdapterDigest, BaseDigest, TenantId
 from lorry.layers.spec import DecoderSpec
@@ -127,7 +128,10 @@ def version_entry(row: AdapterVersion) -> VersionEntry:
         _log.error("version %s: its files do not hash to its digest %s; it is not served", row.id, row.sha256)
         state = VersionState.QUARANTINED
     ref = AdapterRef(AdapterDigest(row.sha256), row.prefix, files)
-    return VersionEntry(row.number, state, row.base_model_id, ref)
+    text = None
+    if row.tokenizer_sha256 is not None:
+        text = TextPlan(row.tokenizer_sha256, row.tokenizer_vocabulary or 0, tuple(row.end_ids or ()))
+    return VersionEntry(row.number, state, row.base_model_id, ref, row.vocabulary, text)
 
 
 async def grants(session: AsyncSession, ids: Ids) -> list[GrantEntry]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lorry.adapters.manifest import AdapterRef
+from lorry.adapters.plan import TextPlan
 from lorry.errors import (
     AdapterQuarantined,
     GrantRevoked,
@@ -50,7 +51,7 @@ _NO_KEY = "api key: missing, unknown, expired or revoked; send a valid one as `a
 class Resolution:
     """What a model name means now. For a base: ``adapter`` is "", ``version`` 0 and ``ref`` None.
 
-    ``epoch`` is that of the snapshot which resolved it.
+    ``epoch`` is that of the snapshot which resolved it. ``vocabulary`` and ``text``: see VersionEntry.
     """
 
     adapter: str
@@ -60,6 +61,8 @@ class Resolution:
     alias: str
     canary: bool
     epoch: int
+    vocabulary: int | None = None
+    text: TextPlan | None = None
 
     @property
     def name(self) -> str:
@@ -70,6 +73,11 @@ class Resolution:
     def sha256(self) -> str:
         """The version's digest; "" for a base."""
         return self.ref.digest if self.ref else ""
+
+    @property
+    def tokenizer_sha256(self) -> str:
+        """Of the text side that serves it: the version's own, or the base's."""
+        return self.base.tokenizer_sha256 if self.text is None else self.text.sha256
 
 
 class _Proof(NamedTuple):
@@ -225,7 +233,17 @@ class Snapshot:
         base = self.tables.bases.get(version.base_id)
         if base is None:
             raise VersionNotReady(f"model: the base of {label} is not known here yet; try again")
-        return Resolution(adapter.resource, version.number, version.ref, base, name.alias, False, self.epoch)
+        return Resolution(
+            adapter.resource,
+            version.number,
+            version.ref,
+            base,
+            name.alias,
+            False,
+            self.epoch,
+            version.vocabulary,
+            version.text,
+        )
 
     def _version(self, caller: Caller, adapter: AdapterEntry, name: AdapterName) -> VersionEntry:
         number = adapter.aliases.get(name.alias) if name.alias else name.version

@@ -23,10 +23,11 @@ class Fetching:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The device image lies in host memory. ``rank`` >= 1 is the largest rank over its modules: it
-    takes ``ceil(rank / chunk_rank)`` adapter chunks."""
+    """The device image lies in host memory. ``rank`` >= 0 is the largest rank over its modules: it takes
+    ``ceil(rank / chunk_rank)`` adapter chunks, and ``extra_bytes`` of device memory for what is not rank rows."""
 
     rank: int
+    extra_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any, Generic
 
 from lorry.errors import AdapterLoadFailed, InternalError, LorryError, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, RequestId, SlotId
-from lorry.memory import MemoryLedger
-from lorry.residency.host import Failed, Fetching, HostTier, R
+from lorry.memory import AdapterNeed, MemoryLedger
+from lorry.residency.host import Failed, Fetching, HostTier, R, Ready
 from lorry.residency.slots import Slot, SlotTable
 
 
@@ -27,7 +27,8 @@ class AdapterState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a pinned request runs. ``loaded``: the slot was filled just now, so this step's plan must carry
-    the load of ``chunks``, after unloading ``evicted``; ``displaced`` are the digests that lost their slot."""
+    the load of ``chunks`` (none where it has no rank rows) and extras, after unloading ``evicted``; ``displaced`` are
+    the digests that lost their slot."""
 
     slot: SlotId
     generation: Generation
@@ -46,11 +47,14 @@ class Arrival:
     error: LorryError | None
 
 
+_NOTHING = AdapterNeed(0)
+
+
 @dataclass(slots=True, eq=False)
 class _Version(Generic[R]):
     ref: R
     state: AdapterState = AdapterState.ABSENT
-    chunks: int = 0
+    need: AdapterNeed = _NOTHING
     holders: set[RequestId] = field(default_factory=set)
 
 
@@ -77,9 +81,9 @@ class Residency(Generic[R]):
         version = self._versions.get(digest)
         return AdapterState.ABSENT if version is None else version.state
 
-    def chunks_of(self, digest: AdapterDigest) -> int:
-        """Adapter chunks it takes; known once it is ON_HOST."""
-        return self._versions[digest].chunks
+    def need_of(self, digest: AdapterDigest) -> AdapterNeed:
+        """What it takes on the device; known once it is ON_HOST."""
+        return self._versions[digest].need
 
     def tier_of(self, digest: AdapterDigest) -> str:
         """``device``, ``host``, ``disk`` or ``object_store``, as a request for it would find it now."""
@@ -145,12 +149,12 @@ class Residency(Generic[R]):
 
     def room_for(self, owner: RequestId, *, force: bool = False) -> list[Slot] | None:
         """The idle slots that must be emptied for the version that ``owner`` holds, on the host and in no slot, as far
-        as slots and the adapters' ceiling go; None where that is not enough. ``force``: also slots that others hold
+        as slots and the adapters' bounds go; None where that is not enough. ``force``: also slots that others hold
         but do not pin."""
         version = self._versions[self._held_by[owner]]
         if version.state is not AdapterState.ON_HOST:
             return None
-        return self._room(version.chunks, force)
+        return self._room(version.need, force)
 
     def pin(self, owner: RequestId, *, force: bool = False, victims: list[Slot] | None = None) -> Placement | None:
         """Give ``owner`` the device slot of the version that it holds, filling one where needed; ``victims`` (of
@@ -166,15 +170,14 @@ class Residency(Generic[R]):
         loaded = row is None
         if row is None:
             room = self.room_for(owner, force=force) if victims is None else victims
-            size = self._ledger.split.chunk_bytes
             if room is None or version.state is not AdapterState.ON_HOST:
                 return None
-            if version.chunks * size > self._ledger.bytes_free + sum(r.chunks for r in room) * size:
+            if self._ledger.bytes_of(version.need) > self._ledger.bytes_free + sum(r.size for r in room):
                 return None
             evicted, displaced = room, tuple(d for d in (r.digest for r in room) if d is not None)
             for victim in room:
                 self.evict(victim)
-            row = self._slots.fill(digest, version.chunks)
+            row = self._slots.fill(digest, version.need)
             version.state = AdapterState.RESIDENT
         self._slots.pin(row, owner)
         self._pinned_by[owner] = row
@@ -182,9 +185,9 @@ class Residency(Generic[R]):
         return Placement(row.slot, row.generation, digest, chunks, loaded, tuple(r.slot for r in evicted), displaced)
 
     @property
-    def unpinned_chunks(self) -> int:
+    def unpinned_bytes(self) -> int:
         """No less than all slots of ``idle`` have."""
-        return self._slots.unpinned_chunks
+        return self._slots.unpinned_bytes
 
     def idle(self, *, force: bool = False) -> list[Slot]:
         """Slots that could be emptied, the least worth first; those that somebody holds only with ``force``, last."""
@@ -229,7 +232,7 @@ class Residency(Generic[R]):
     def drain(self, digest: AdapterDigest) -> frozenset[SlotId]:
         """Choose the slots that ``digest``'s load shall get: those with the fewest pins that make enough
         room. They are remembered in ``draining``; who admits requests keeps them off these."""
-        room = self._slots.room(self._versions[digest].chunks, self._slots.quietest())
+        room = self._slots.room(self._versions[digest].need, self._slots.quietest())
         self._draining = frozenset(r.slot for r in room or ())
         return self._draining
 
@@ -246,13 +249,14 @@ class Residency(Generic[R]):
         return all(not self._slots[slot].pins for slot in self._draining)
 
     def slots(self) -> list[dict[str, Any]]:
-        """Filled slots as JSON values: slot, generation, digest, chunks, pins, holds."""
+        """Filled slots as JSON values: slot, generation, digest, chunks, extra_bytes, pins, holds."""
         return [
             {
                 "slot": int(row.slot),
                 "generation": int(row.generation),
                 "digest": str(row.digest),
                 "chunks": row.chunks,
+                "extra_bytes": row.extra_bytes,
                 "pins": len(row.pins),
                 "holds": len(self._versions[row.digest].holders),
             }
@@ -289,17 +293,32 @@ class Residency(Generic[R]):
         if isinstance(answer, Failed):
             version.state = AdapterState.ABSENT
             return Arrival(digest, answer.error)
-        limit = self._ledger.config.max_rank
-        if not 1 <= answer.rank <= limit:
+        reason = self._never_fits(answer)
+        if reason is not None:
             version.state = AdapterState.ABSENT
-            text = f"adapter {digest} has rank {answer.rank}; this engine serves 1 to max_rank = {limit}"
-            return Arrival(digest, AdapterLoadFailed(text))
+            return Arrival(digest, AdapterLoadFailed(f"adapter {digest} {reason}"))
         version.state = AdapterState.ON_HOST
-        version.chunks = self._ledger.chunks_for(answer.rank)
+        version.need = AdapterNeed(self._ledger.chunks_for(answer.rank), answer.extra_bytes)
         return Arrival(digest, None)
 
-    def _room(self, chunks: int, force: bool) -> list[Slot] | None:
-        return self._slots.room(chunks, self.idle(force=force))
+    def _never_fits(self, ready: Ready) -> str | None:
+        config, most = self._ledger.config, self._ledger.split.extras_bytes
+        if not 0 <= ready.rank <= config.max_rank:
+            return (
+                f"has rank {ready.rank}; this engine serves 0 to memory.max_rank = {config.max_rank}; raise max_rank, "
+                "or train with a smaller r"
+            )
+        if not 0 <= ready.extra_bytes <= most:
+            return (
+                f"has {ready.extra_bytes} bytes beside its rank rows (gains, biases, norms, embedding, head); this "
+                f"engine serves 0 to {most}, from memory.extras_fraction = {config.extras_fraction} of budget_bytes = "
+                f"{config.budget_bytes} and what the KV pages' floor and max_rank = {config.max_rank} leave; raise "
+                "extras_fraction or budget_bytes, or lower kv_fraction or max_rank"
+            )
+        return None
+
+    def _room(self, need: AdapterNeed, force: bool) -> list[Slot] | None:
+        return self._slots.room(need, self.idle(force=force))
 
     def _holders(self, row: Slot) -> set[RequestId]:
         return set() if row.digest is None else self._versions[row.digest].holders

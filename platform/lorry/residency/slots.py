@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 
 from lorry.errors import SlotIntegrity
 from lorry.ids import AdapterDigest, Generation, RequestId, SlotId
-from lorry.memory import ChunkGrant, MemoryLedger
+from lorry.memory import AdapterGrant, AdapterNeed, MemoryLedger
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One row. Empty: ``digest`` and ``grant`` are None. ``last_step`` is the last step that may read the
-    row; until it is done the row can neither be evicted nor filled."""
+    """One row. Empty: ``digest`` and ``grant`` are None. ``size`` are the bytes of its chunks and extras. ``last_step``
+    is the last step that may read the row; until it is done the row can neither be evicted nor filled."""
 
     slot: SlotId
     generation: Generation
     digest: AdapterDigest | None = None
-    grant: ChunkGrant | None = None
+    grant: AdapterGrant | None = None
+    size: int = 0
     pins: set[RequestId] = field(default_factory=set)
     last_step: int = -1
     last_use: int = 0
@@ -27,6 +28,10 @@ class Slot:
     @property
     def chunks(self) -> int:
         return 0 if self.grant is None else len(self.grant.chunks)
+
+    @property
+    def extra_bytes(self) -> int:
+        return 0 if self.grant is None else self.grant.extra_bytes
 
 
 class SlotTable:
@@ -39,7 +44,7 @@ class SlotTable:
         self._rows = [Slot(SlotId(i), Generation(0)) for i in range(count)]
         self._by_digest: dict[AdapterDigest, Slot] = {}
         self._clock = 0
-        self._unpinned_chunks = 0
+        self._unpinned_bytes = 0
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._rows)
@@ -56,62 +61,65 @@ class SlotTable:
         return self._by_digest.keys()
 
     @property
-    def unpinned_chunks(self) -> int:
-        """Chunks of filled slots without a pin, whether or not a step in flight reads them."""
-        return self._unpinned_chunks
+    def unpinned_bytes(self) -> int:
+        """Of filled slots without a pin, whether or not a step in flight reads them."""
+        return self._unpinned_bytes
 
     def pin(self, row: Slot, owner: RequestId) -> None:
-        self._unpinned_chunks -= 0 if row.pins else row.chunks
+        self._unpinned_bytes -= 0 if row.pins else row.size
         row.pins.add(owner)
         self._touch(row)
 
     def unpin(self, row: Slot, owner: RequestId, at_step: int) -> None:
         """``at_step``: the last step in which ``owner`` read the row."""
         row.pins.remove(owner)
-        self._unpinned_chunks += 0 if row.pins else row.chunks
+        self._unpinned_bytes += 0 if row.pins else row.size
         row.last_step = max(row.last_step, at_step)
         self._touch(row)
 
-    def fill(self, digest: AdapterDigest, chunks: int) -> Slot:
-        """Take the lowest empty slot and ``chunks`` chunks; the caller has made the room."""
+    def fill(self, digest: AdapterDigest, need: AdapterNeed) -> Slot:
+        """Take the lowest empty slot and the memory; the caller has made the room."""
         row = next((r for r in self._rows if r.digest is None and self._settled(r)), None)
-        grant = None if row is None else self._ledger.take_chunks(chunks)
+        grant = None if row is None else self._ledger.take_adapter(need)
         if row is None or grant is None:
             raise SlotIntegrity(f"adapter {digest}: a slot was filled although there is no room for it")
-        row.digest, row.grant = digest, grant
+        row.digest, row.grant, row.size = digest, grant, self._ledger.bytes_of(need)
         row.generation = Generation(row.generation + 1)
         self._by_digest[digest] = row
-        self._unpinned_chunks += row.chunks
+        self._unpinned_bytes += row.size
         self._touch(row)
         return row
 
     def empty(self, row: Slot) -> None:
-        """Forget the row's adapter. Its chunks, and the row, are usable once its last step is done."""
+        """Forget the row's adapter. Its memory, and the row, are usable once its last step is done."""
         if row.digest is None or row.grant is None or row.pins:
             raise SlotIntegrity(f"slot {row.slot} is empty or pinned and cannot be emptied")
-        self._unpinned_chunks -= row.chunks
-        self._ledger.free_chunks(row.grant, row.last_step)
+        self._unpinned_bytes -= row.size
+        self._ledger.free_adapter(row.grant, row.last_step)
         del self._by_digest[row.digest]
-        row.digest = row.grant = None
+        row.digest, row.grant, row.size = None, None, 0
 
-    def room(self, chunks: int, candidates: Iterable[Slot]) -> list[Slot] | None:
-        """The fewest first of ``candidates``, in their order, whose going makes room for one adapter of
-        ``chunks`` as far as slots and the adapters' ceiling go: [] if there is room already, None if all of them would
-        not do. Whether the bytes are there is another question."""
+    def room(self, need: AdapterNeed, candidates: Iterable[Slot]) -> list[Slot] | None:
+        """Of ``candidates``, the first in their order, and none too many, whose going makes room for one adapter as far
+        as slots and the adapters' bounds go (on chunks, on extras, on both together): [] if there is room already, None
+        if all of them would not do. Whether the bytes are there is another question."""
+        ledger = self._ledger
         victims: list[Slot] = []
-        free = self._ledger.chunk_ids_free
-        empty = sum(1 for r in self._rows if r.digest is None and self._settled(r))
+        chunks = ledger.chunk_ids_free - need.chunks
+        extras = ledger.extra_bytes_free - need.extra_bytes
+        both = ledger.adapter_bytes_free - ledger.bytes_of(need)
+        empty = sum(1 for r in self._rows if r.digest is None and self._settled(r)) - 1
         for row in candidates:
-            if free >= chunks and empty:
+            if chunks >= 0 and extras >= 0 and both >= 0 and empty >= 0:
                 break
             victims.append(row)
-            free, empty = free + row.chunks, empty + 1
-        if free < chunks or not empty:
+            chunks, extras, both, empty = chunks + row.chunks, extras + row.extra_bytes, both + row.size, empty + 1
+        if chunks < 0 or extras < 0 or both < 0 or empty < 0:
             return None
         for row in list(victims):  # a small one taken before a large one may turn out not to be needed
-            if free - row.chunks >= chunks and empty > 1:
+            if chunks >= row.chunks and extras >= row.extra_bytes and both >= row.size and empty:
                 victims.remove(row)
-                free, empty = free - row.chunks, empty - 1
+                chunks, extras, both, empty = chunks - row.chunks, extras - row.extra_bytes, both - row.size, empty - 1
         return victims
 
     def evictable(self) -> list[Slot]:
@@ -126,6 +134,7 @@ class SlotTable:
     def check_integrity(self) -> None:
         """Raises SlotIntegrity where the table contradicts itself or the ledger."""
         chunks: set[int] = set()
+        extras = 0
         for row in self._rows:
             if (row.digest is None) != (row.grant is None) or (row.pins and row.digest is None):
                 raise SlotIntegrity(f"slot {row.slot} is half empty: {row}")
@@ -135,12 +144,18 @@ class SlotTable:
                 if not chunks.isdisjoint(row.grant.chunks):
                     raise SlotIntegrity(f"slot {row.slot} shares an adapter chunk with another")
                 chunks.update(row.grant.chunks)
+                extras += row.grant.extra_bytes
+            if row.size != self._ledger.bytes_of(AdapterNeed(row.chunks, row.extra_bytes)):
+                raise SlotIntegrity(f"slot {row.slot} has other bytes than its chunks and extras")
         if len(self._by_digest) != sum(r.digest is not None for r in self._rows):
             raise SlotIntegrity("a digest is found in a slot that does not hold it")
-        if self._unpinned_chunks != sum(row.chunks for row in self._rows if not row.pins):
-            raise SlotIntegrity("the count of adapter chunks without a pin is wrong")
-        if len(chunks) != self._ledger.use().chunks_used:
+        if self._unpinned_bytes != sum(row.size for row in self._rows if not row.pins):
+            raise SlotIntegrity("the count of adapters' bytes without a pin is wrong")
+        use = self._ledger.use()
+        if len(chunks) != use.chunks_used:
             raise SlotIntegrity("the ledger counts other adapter chunks in use than the slots hold")
+        if extras != use.extras_used:
+            raise SlotIntegrity("the ledger counts other bytes of extras in use than the slots hold")
 
     def _settled(self, row: Slot) -> bool:
         return row.last_step <= self._ledger.done_step
@@ -148,9 +163,9 @@ class SlotTable:
     def _touch(self, row: Slot) -> None:
         self._clock += 1
         row.last_use = self._clock
-        size = row.chunks * self._ledger.split.chunk_bytes
-        if size:
-            row.worth = self._ledger.eviction.worth(size * self._ledger.costs.load_s_per_byte, size)
+        # Per byte all adapters are as dear to restore, those without any too. Not by size / size: the rounding would
+        # put equals in another order than that of their last use.
+        row.worth = self._ledger.eviction.worth(self._ledger.costs.load_s_per_byte, 1)
 
 
 __all__ = ["Slot", "SlotTable"]

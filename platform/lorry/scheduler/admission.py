@@ -10,7 +10,7 @@ from typing import Generic
 from lorry.errors import InternalError
 from lorry.ids import AdapterDigest, SequenceId, TenantId
 from lorry.kvcache import Block, BlockTables, PrefixIndex
-from lorry.memory import MemoryLedger
+from lorry.memory import AdapterNeed, MemoryLedger
 from lorry.residency import AdapterState, Placement, Residency
 from lorry.residency.host import R
 from lorry.scheduler.ageing import Ageing, AgeingBound
@@ -23,6 +23,8 @@ _LOOKAHEAD = 8
 _PASSES = 64
 """A plan looks no further once it has passed over so many requests and tenants; the next one goes on with the tenant
 after these."""
+_SKIP = 0.25
+"""Of a pass: what it counts to see that a lane needs no less than one that found no room in this plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ class Admission(Generic[R]):
         self._ageing: Ageing[R] = Ageing(bound, self._lacks_only_room)
         self._turns: deque[TenantId] = deque()
         self._next: TenantId | None = None
-        self._passes_left = 0
-        self._tightest: int | None = None
+        self._passes_left = 0.0
+        self._tight: list[AdapterNeed] = []
         self._plan = 0
         self._now = 0.0
 
@@ -91,7 +93,7 @@ class Admission(Generic[R]):
         if self._next is not None and self._next in self._turns:
             self._turns.rotate(-self._turns.index(self._next))
         self._next, self._passes_left = None, _PASSES
-        self._tightest = None
+        self._tight = []
         self._choose_starving()
 
     def take(self, sequence: SequenceId, *, running: int) -> Admitted[R] | None:
@@ -122,8 +124,11 @@ class Admission(Generic[R]):
     def _take_from(self, tenant: TenantId, sequence: SequenceId, running: int) -> Admitted[R] | None:
         behind = _LOOKAHEAD
         for lane in self._waiting.fronts(tenant, self._residency.resident):
-            need = None if lane.filed is None else lane.filed[0]
-            if self._too_tight(need, force=not running) and lane.entries[0].lack is Lack.ROOM:
+            if self._too_tight(lane.need, force=not running):
+                head = lane.entries[0]
+                if head.lack is not Lack.ROOM and head is not self.starving:
+                    self._passed_over(head, Lack.ROOM)
+                self._passes_left -= _SKIP
                 continue
             for number, entry in enumerate(islice(lane.entries, 1 + behind)):
                 behind -= number > 0
@@ -182,21 +187,23 @@ class Admission(Generic[R]):
                 return pinned
             residency.unpin(owner, -1)
             return Lack.MEMORY
-        need = residency.chunks_of(digest)
+        need = residency.need_of(digest)
         if self._too_tight(need, force=force):
             return Lack.ROOM
         victims = residency.room_for(owner, force=force)
         if victims is None:
             if not force:
-                self._tightest = need
+                self._tight = [need, *(found for found in self._tight if not found.covers(need))]
             return Lack.ROOM
-        if not reclaimer.secure(own, chunks=need, victims=victims, spare=spare, force=force):
+        size = self._devices.ledger.bytes_of(need)
+        if not reclaimer.secure(own, adapter_bytes=size, victims=victims, spare=spare, force=force):
             return Lack.MEMORY
         return residency.pin(owner, victims=victims) or Lack.MEMORY
 
-    def _too_tight(self, need: int | None, *, force: bool) -> bool:
-        """Room for so many chunks was not found in this plan, in which it only shrinks."""
-        return not force and need is not None and self._tightest is not None and need >= self._tightest
+    def _too_tight(self, need: AdapterNeed | None, *, force: bool) -> bool:
+        """Room for it, or for one that needs no more of anything, was not found in this plan, in which it only
+        shrinks."""
+        return not force and need is not None and any(need.covers(found) for found in self._tight)
 
     def _yields_to_starving(self, entry: Entry[R]) -> Lack | None:
         first = self.starving

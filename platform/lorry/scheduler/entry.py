@@ -21,7 +21,7 @@ class Lack(StrEnum):
     MEMORY = "memory"
     """KV pages, or bytes for its adapter."""
     ROOM = "room"
-    """A slot, or adapter chunks under the ceiling."""
+    """A slot, or chunks or extras under the adapters' bounds."""
 
 
 class Place(StrEnum):

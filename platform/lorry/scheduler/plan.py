@@ -34,8 +34,9 @@ class NewSequence:
 class SlotLoad:
     """Copy the host tier's device image of ``digest`` into ``chunks``, then publish the slot.
 
-    The runner does this before the step's forward pass, in order. ``chunks`` hold
-    ``ceil(rank / chunk_rank)`` adapter pages, not necessarily adjacent, in rank order.
+    The runner does this before the step's forward pass, in order. ``chunks`` are ``ceil(rank / chunk_rank)`` of them,
+    not necessarily adjacent, in rank order; none for an adapter without rank rows. What else the adapter brings has its
+    bytes in the budget, and no place: the runner allocates it here, and lets it go at the slot's unload.
     """
 
     slot: SlotId

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Generic
 
 from lorry.errors import InternalError
@@ -75,7 +76,10 @@ class Prefixes(Generic[R]):
     def _root(self, entry: Entry[R], salt: bytes, scope: str, owner: str) -> None:
         if self._key_of is None:
             return
-        entry.root = root_hash(self._key_of(entry.digest, salt, scope, owner))
+        key = self._key_of(entry.digest, salt, scope, owner)
+        if own := entry.request.tokenizer_sha256:
+            key = replace(key, tokenizer_sha256=own)
+        entry.root = root_hash(key)
         page, prompt, parent = self._tables.page_tokens, entry.request.prompt, entry.root
         for number in range(self._full(entry)):
             parent = block_hash(parent, prompt[number * page : (number + 1) * page])

@@ -27,30 +27,29 @@ class Reclaimer(Generic[R]):
         self._residency = residency
         self._on_unload = on_unload
 
-    def in_reach(self, pages: int, chunks: int = 0) -> bool:
+    def in_reach(self, pages: int, adapter_bytes: int = 0) -> bool:
         """Whether there would be room if all that is idle went: False rules it out, at little cost."""
         ledger, split, unused = self._ledger, self._ledger.split, self._index.evictable
         if ledger.page_ids_free + unused < pages:
             return False
-        have = ledger.bytes_free + unused * split.page_bytes + self._residency.unpinned_chunks * split.chunk_bytes
-        return have >= pages * split.page_bytes + chunks * split.chunk_bytes
+        have = ledger.bytes_free + unused * split.page_bytes + self._residency.unpinned_bytes
+        return have >= pages * split.page_bytes + adapter_bytes
 
     def secure(
-        self, pages: int, *, chunks: int = 0, victims: Sequence[Slot] = (), spare: int = 0, force: bool = False
+        self, pages: int, *, adapter_bytes: int = 0, victims: Sequence[Slot] = (), spare: int = 0, force: bool = False
     ) -> bool:
-        """Make room for ``pages`` and ``chunks`` more, counting what ``victims`` (idle slots that the caller will
-        empty) give. False, and as a rule nothing changed, where that cannot be had now, or would leave less than
+        """Make room for ``pages`` and an adapter's bytes more, counting what ``victims`` (idle slots that the caller
+        will empty) give. False, and as a rule nothing changed, where that cannot be had now, or would leave less than
         ``spare`` pages that could be had too. ``force``: adapters that somebody waits for may go as well."""
         ledger, split = self._ledger, self._ledger.split
-        given = sum(row.chunks for row in victims) * split.chunk_bytes
-        want = pages * split.page_bytes + chunks * split.chunk_bytes - given
+        want = pages * split.page_bytes + adapter_bytes - sum(row.size for row in victims)
         total = pages + spare
         if ledger.page_ids_free >= total and ledger.bytes_free >= want + spare * split.page_bytes:
             return True
-        if not self.in_reach(total, chunks):
+        if not self.in_reach(total, adapter_bytes):
             return False
-        idle = [row for row in self._residency.idle(force=force) if row not in victims]
-        idle_bytes = sum(row.chunks for row in idle) * split.chunk_bytes
+        idle = [row for row in self._residency.idle(force=force) if row.size and row not in victims]
+        idle_bytes = sum(row.size for row in idle)
         can_ids = ledger.page_ids_free + self._index.evictable
         can_bytes = ledger.bytes_free + self._index.evictable * split.page_bytes + idle_bytes
         if can_ids < total or can_bytes < want + spare * split.page_bytes:

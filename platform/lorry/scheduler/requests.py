@@ -20,7 +20,8 @@ class ScheduledRequest(Generic[R]):
 
     ``cache_salt`` (empty: nothing cached is used or kept) and ``cache_scope`` enter the key of every KV block.
     ``choice`` is this sequence's number among the choices of one request; ``after`` names the request id of choice 0,
-    whose prompt pages it shares: it waits until that one's prompt is computed.
+    whose prompt pages it shares: it waits until that one's prompt is computed. ``end_ids`` end it in place of the
+    base's, None: those do; ``tokenizer_sha256`` is in its keys in place of the base's, "": that is.
     """
 
     request_id: RequestId
@@ -39,6 +40,8 @@ class ScheduledRequest(Generic[R]):
     cache_scope: str = ""
     choice: int = 0
     after: RequestId | None = None
+    end_ids: tuple[int, ...] | None = None
+    tokenizer_sha256: str = ""
 
     @property
     def shared(self) -> tuple[object, ...]:

@@ -84,7 +84,8 @@ class Running(Generic[R]):
         self.last_token_at = 0.0
         self.max_distinct = 0
         self.min_distinct = 0
-        ends = frozenset() if request.stopping.ignore_eos else eos
+        own = request.end_ids
+        ends = frozenset() if request.stopping.ignore_eos else eos if own is None else frozenset(own)
         self.stop_ids = ends | frozenset(request.stopping.stop_token_ids)
 
     @property

@@ -17,7 +17,7 @@ from lorry.errors import (
 )
 from lorry.ids import AdapterDigest, RequestId, SlotId
 from lorry.kvcache import BlockTables, PrefixIndex
-from lorry.memory import MemoryLedger
+from lorry.memory import AdapterNeed, MemoryLedger
 from lorry.residency import AdapterState, Placement, Residency
 from lorry.residency.host import R
 from lorry.scheduler.admission import Admission, Devices
@@ -361,10 +361,10 @@ class Scheduler(Generic[R]):
             self._residency.load_failed(slot, load.generation)
         return updates
 
-    def _load_need(self, digest: AdapterDigest) -> int | None:
+    def _load_need(self, digest: AdapterDigest) -> AdapterNeed | None:
         if self._residency.state_of(digest) is not AdapterState.ON_HOST:
             return None
-        return self._residency.chunks_of(digest)
+        return self._residency.need_of(digest)
 
     def _note_unload(self, slot: SlotId) -> None:
         """The next plan tells the device that the slot is empty."""

@@ -17,8 +17,8 @@ _TENANTS = 32
 def describe(
     waiting: Mapping[TenantId, int], residency: Residency[R], ledger: MemoryLedger, index: PrefixIndex
 ) -> dict[str, Any]:
-    """Queue, filled slots, pages and chunks. Bounded: tenants beyond those with the longest queues are summed
-    up, and slots are as many as the engine has."""
+    """Queue, filled slots, pages, chunks and extras (bytes). Bounded: tenants beyond those with the longest queues are
+    summed up, and slots are as many as the engine has."""
     counts = sorted(waiting.items(), key=lambda item: -item[1])
     use = ledger.use()
     return {
@@ -39,7 +39,19 @@ def describe(
             "pending": use.chunks_pending,
             "used": use.chunks_used,
         },
-        "bytes": {"budget": use.bytes, "used": use.bytes_used, "backed": use.bytes_backed},
+        "extras": {
+            "cap": use.extras,
+            "free": use.extras_free,
+            "pending": use.extras_pending,
+            "used": use.extras_used,
+        },
+        "bytes": {
+            "budget": use.bytes,
+            "used": use.bytes_used,
+            "backed": use.bytes_backed,
+            "adapters": use.bytes_adapters,
+            "adapters_cap": use.bytes_adapters_most,
+        },
         "prefix_cache": {"pages": len(index), "unused": index.evictable, "evictions": index.evictions},
     }
 

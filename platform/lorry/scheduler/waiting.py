@@ -10,26 +10,39 @@ from typing import Generic
 
 from lorry.errors import InternalError
 from lorry.ids import AdapterDigest, TenantId
+from lorry.memory import AdapterNeed
 from lorry.residency.host import R
 from lorry.scheduler.entry import Entry
 
 Rank = tuple[int, int]
-_LANES_PER_NEED = 4
+NeedClass = tuple[int, int]
+_LANES_PER_CLASS = 4
+_LOADABLE_LANES = 32
+"""Of a tenant, that one plan looks at: the first by rank, of so many lanes a class, or fewer where there are many
+classes."""
+
+
+def class_of(need: AdapterNeed) -> NeedClass:
+    """Needs of one class differ by less than a factor of two, in chunks and in bytes of extras: so there are few of
+    them, however many sizes adapters have."""
+    return need.chunks.bit_length(), need.extra_bytes.bit_length()
 
 
 class Lane(Generic[R]):
     """One tenant's waiting requests for one adapter version (or the base), by rank: priority, then arrival.
 
-    ``filed``: (chunks, rank of the head) under which the tenant's list of loadable lanes has it.
+    ``need``: what its version, which is on the host and in no slot, must find room for; else None. ``filed``: (class
+    of the need, rank of the head) under which the tenant's list of loadable lanes has it.
     """
 
-    __slots__ = ("digest", "entries", "filed", "tenant")
+    __slots__ = ("digest", "entries", "filed", "need", "tenant")
 
     def __init__(self, tenant: TenantId, digest: AdapterDigest | None) -> None:
         self.tenant = tenant
         self.digest = digest
         self.entries: deque[Entry[R]] = deque()
-        self.filed: tuple[int, Rank] | None = None
+        self.need: AdapterNeed | None = None
+        self.filed: tuple[NeedClass, Rank] | None = None
 
     @property
     def head(self) -> Rank:
@@ -41,23 +54,23 @@ class _Tenant(Generic[R]):
 
     def __init__(self) -> None:
         self.lanes: dict[AdapterDigest | None, Lane[R]] = {}
-        self.loadable: dict[int, list[tuple[Rank, AdapterDigest]]] = {}
+        self.loadable: dict[NeedClass, list[tuple[Rank, AdapterDigest]]] = {}
         self.waiting = 0
 
 
 class WaitingQueue(Generic[R]):
     """Why not one deque: a plan must find, for each tenant, the oldest requests that could run now, at a
     cost that does not grow with the queue. Requests of a lane wait for the same thing, so only a lane's
-    front is looked at; lanes whose version must be loaded first are filed by the chunks they need, because
-    if one of a need finds no room then none of that need does; lanes whose version is not on the host are
-    not looked at.
+    front is looked at; lanes whose version must be loaded first are filed by the class of what they need, because
+    where the first ones of a class find no room the others hardly will; lanes whose version is not on the host are not
+    looked at.
 
     Order: within a lane by rank, between a tenant's lanes by their heads' rank, between tenants in
     turn: ``served`` moves a tenant behind all others. A preempted request comes back with the rank that it had.
     """
 
-    def __init__(self, load_need: Callable[[AdapterDigest], int | None]) -> None:
-        """``load_need``: chunks to load of a version that is on the host and in no slot, else None. Call
+    def __init__(self, load_need: Callable[[AdapterDigest], AdapterNeed | None]) -> None:
+        """``load_need``: what it takes to load a version that is on the host and in no slot, else None. Call
         ``refile`` whenever its answer may have changed."""
         self._load_need = load_need
         self._tenants: dict[TenantId, _Tenant[R]] = {}
@@ -123,7 +136,7 @@ class WaitingQueue(Generic[R]):
 
     def fronts(self, tenant_id: TenantId, resident: Set[AdapterDigest]) -> list[Lane[R]]:
         """The tenant's lanes that may be able to run: of the base and of resident versions all, of loadable
-        ones the first few of each need; by their heads' rank."""
+        ones the first few of each class of need, and of these the first; by their heads' rank."""
         tenant = self._tenants.get(tenant_id)
         if tenant is None:
             return []
@@ -133,8 +146,13 @@ class WaitingQueue(Generic[R]):
             found.extend(lane for digest, lane in lanes.items() if digest in resident)
         else:
             found.extend(lanes[digest] for digest in resident if digest in lanes)
-        for filed in tenant.loadable.values():
-            found.extend(lanes[digest] for _, digest in filed[:_LANES_PER_NEED])
+        loadable = tenant.loadable
+        each = min(_LANES_PER_CLASS, 1 + 2 * _LOADABLE_LANES // (1 + len(loadable)))
+        rows = [row for filed in loadable.values() for row in filed[:each]]
+        if len(rows) > _LOADABLE_LANES:
+            rows.sort()
+            del rows[_LOADABLE_LANES:]
+        found.extend(lanes[digest] for _, digest in rows)
         found.sort(key=lambda lane: lane.head)
         return found
 
@@ -160,7 +178,7 @@ class WaitingQueue(Generic[R]):
                 if digest is not None and self._wanting[digest][tenant_id] is not lane:
                     raise InternalError(f"tenant {tenant_id}: a lane is not found by its digest")
                 need = None if digest is None else self._load_need(digest)
-                if lane.filed != (None if need is None else (need, ranks[0])):
+                if lane.need != need or lane.filed != (None if need is None else (class_of(need), ranks[0])):
                     raise InternalError(f"tenant {tenant_id}: a lane is filed under {lane.filed}, needs {need}")
                 if lane.filed is not None and digest is not None:
                     filed += (ranks[0], digest) in tenant.loadable[lane.filed[0]]
@@ -177,7 +195,8 @@ class WaitingQueue(Generic[R]):
         if digest is None:
             return
         need = self._load_need(digest) if lane.entries else None
-        filed = None if need is None else (need, lane.head)
+        lane.need = need
+        filed = None if need is None else (class_of(need), lane.head)
         if filed == lane.filed:
             return
         if lane.filed is not None:
@@ -190,4 +209,4 @@ class WaitingQueue(Generic[R]):
         lane.filed = filed
 
 
-__all__ = ["Lane", "WaitingQueue"]
+__all__ = ["Lane", "WaitingQueue", "class_of"]

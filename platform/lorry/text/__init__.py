@@ -1,7 +1,18 @@
 """Text to ids and back: tokenizer, chat template, incremental detokenising, stop strings. No torch, no wire."""
 
 from lorry.text.detokenizer import Detokenizer
+from lorry.text.overlay import TEXT_FILES, TextRefused, VersionTextFacts, base_end_ids, read_version_text
 from lorry.text.stops import StopMatcher
 from lorry.text.tokenizer import Tokenizer, tokenizer_digest
 
-__all__ = ["Detokenizer", "StopMatcher", "Tokenizer", "tokenizer_digest"]
+__all__ = [
+    "TEXT_FILES",
+    "Detokenizer",
+    "StopMatcher",
+    "TextRefused",
+    "Tokenizer",
+    "VersionTextFacts",
+    "base_end_ids",
+    "read_version_text",
+    "tokenizer_digest",
+]

@@ -1,9 +1,11 @@
-"""A base model's text side: ids from text and chats, text from ids, and the digest that names all of it."""
+"""A text side: ids from text and chats, text from ids, and the digest that names all of it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,22 +15,29 @@ import tokenizers
 
 from lorry.errors import InvalidRequest, UnsupportedBase
 from lorry.text.chat import ChatTemplate
+from lorry.text.files import TextFiles
 from lorry.text.pieces import PieceRules, read_rules
 
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
-_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_BACKEND_COST = 5
+"""Bytes in memory for one of tokenizer.json, measured (4.4)."""
+_TEMPLATE_COST = 64 << 10
+"""Bytes in memory of a template beside its source, about."""
 
 
-def tokenizer_digest(base_dir: Path) -> str:
-    """SHA-256 (64 hex digits) over every file that decides text behaviour; absent files count as absent."""
-    digest = hashlib.sha256(b"lorry-tokenizer-v1\n")
-    for name in _FILES:
-        path = base_dir / name
-        if path.is_file():
-            content = path.read_bytes()
-            digest.update(b"%b %d\n" % (name.encode(), len(content)))
-            digest.update(content)
-    return digest.hexdigest()
+_LOCK = threading.Lock()
+_LOADED: weakref.WeakValueDictionary[tuple[str, str], Tokenizer] = weakref.WeakValueDictionary()
+_SAME: dict[tuple[str, str], None] = {}
+"""Digests of (a base, files over it) that make no difference: adapters come with such files as a rule."""
+_SAME_MAX = 4096
+
+
+def tokenizer_digest(base_dir: Path, overlay: Path | None = None) -> str:
+    """SHA-256 (64 hex digits) over every file that decides text behaviour; absent files count as absent.
+
+    With ``overlay``, a version's folder: that of ``Tokenizer.load(base_dir, overlay)``, and raises as that does.
+    """
+    return TextFiles.of(base_dir).sha256 if overlay is None else Tokenizer.load(base_dir, overlay).sha256
 
 
 def _special_text(value: Any) -> str:
@@ -38,59 +47,74 @@ def _special_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _template_source(base_dir: Path, config: Mapping[str, Any]) -> str | None:
-    path = base_dir / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    source = config.get("chat_template")
-    if isinstance(source, list):
-        named = {entry["name"]: entry["template"] for entry in source}
-        source = named.get("default")
-    return source if isinstance(source, str) else None
-
-
 class Tokenizer:
     """Immutable once loaded; safe to use from several threads."""
 
-    def __init__(
-        self, backend: tokenizers.Tokenizer, sha256: str, template: ChatTemplate | None, rules: PieceRules
-    ) -> None:
-        self._backend = backend
-        self._template = template
-        self._specials = frozenset(
-            token.content for token in backend.get_added_tokens_decoder().values() if token.special
-        )
-        self.sha256 = sha256
-        self.rules = rules
-        self.vocabulary = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        """Ids are 0 <= id < vocabulary."""
+    def __init__(self, files: TextFiles, now: Callable[[], datetime], under: Tokenizer | None = None) -> None:
+        """See ``load``. ``under``: the base's, of a version's; what is equal is shared with it."""
+        settings, source = files.settings(), files.template_source()
+        self._tokenizer_sha256 = hashlib.sha256(files.tokenizer or b"").hexdigest()
+        self._now = now
+        self._source = source
+        self._own_effect: tuple[str, dict[str, str], str | None] | None = None
+        shared = under is not None and under._tokenizer_sha256 == self._tokenizer_sha256
+        self._backend: tokenizers.Tokenizer
+        self.rules: PieceRules
+        self.vocabulary: int
+        self._specials: frozenset[str]
+        if under is not None and shared:
+            self._backend, self.rules = under._backend, under.rules
+            self.vocabulary, self._specials = under.vocabulary, under._specials
+        else:
+            self._backend, self.rules = _read_backend(files.tokenizer)
+            self._specials = frozenset(
+                token.content for token in self._backend.get_added_tokens_decoder().values() if token.special
+            )
+            self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+            """Ids are 0 <= id < vocabulary."""
+        self.special_tokens = {name: _special_text(settings.get(name)) for name in _SPECIALS}
+        """``bos_token``, ``eos_token``, ``unk_token`` and ``pad_token`` as text; "" where there is none."""
+        self._template: ChatTemplate | None = None
+        if source is not None:
+            self._template = ChatTemplate(source, self.special_tokens, now, compile_now=under is None)
+        self.sha256 = files.sha256
+        self.nbytes = _TEMPLATE_COST + len(source or "") if source is not None else 0
+        """Host memory that it takes beside the one it shares with, about."""
+        if not shared:
+            self.nbytes += _BACKEND_COST * len(files.tokenizer or b"")
 
     @classmethod
-    def load(cls, base_dir: Path, now: Callable[[], datetime] = datetime.now) -> Tokenizer:
-        """Reads ``tokenizer.json``, ``tokenizer_config.json`` and ``chat_template.jinja`` of a Hugging Face folder.
+    def load(
+        cls, base_dir: Path, overlay: Path | None = None, *, now: Callable[[], datetime] = datetime.now
+    ) -> Tokenizer:
+        """Reads ``tokenizer.json``, ``tokenizer_config.json`` and ``chat_template.jinja`` of a Hugging Face folder,
+        with those of a version's folder ``overlay`` over them (``lorry.text.files`` says how).
 
         Truncation and padding set in the file are switched off. ``now`` serves templates that print the date.
         Raises UnsupportedBase, naming the file, where one is missing, broken or not served.
         """
-        path = base_dir / "tokenizer.json"
-        if not path.is_file():
+        files = TextFiles.of(base_dir)
+        if files.tokenizer is None:
             raise UnsupportedBase("tokenizer.json is missing; only fast tokenizers are served, so convert this one")
-        raw = path.read_text(encoding="utf-8")
-        try:
-            backend = tokenizers.Tokenizer.from_str(raw)
-            rules = read_rules(json.loads(raw).get("decoder"))
-        except UnsupportedBase:
-            raise
-        except Exception as error:  # the library raises bare Exception for every kind of fault
-            raise UnsupportedBase(f"tokenizer.json cannot be read: {error}") from error
-        backend.no_truncation()
-        backend.no_padding()
-        config_path = base_dir / "tokenizer_config.json"
-        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-        source = _template_source(base_dir, config)
-        specials = {name: _special_text(config.get(name)) for name in _SPECIALS}
-        template = ChatTemplate(source, specials, now) if source is not None else None
-        return cls(backend, tokenizer_digest(base_dir), template, rules)
+        base = _shared(("base", files.sha256), now, lambda: cls(files, now))
+        return base if overlay is None else base.with_overlay(base_dir, overlay)
+
+    def with_overlay(self, base_dir: Path, overlay: Path) -> Tokenizer:
+        """A version's, where this is the base's of ``base_dir``; this one where the version's files change nothing that
+        can be told: files that were only saved anew have the base's digest. Raises as ``load``."""
+        base = TextFiles.of(base_dir)
+        files = base.under(overlay)
+        pair = (self.sha256, files.sha256)
+        if files == base or pair in _SAME:
+            return self
+        own = _shared(pair, self._now, lambda: Tokenizer(files, self._now, under=self))
+        if own._effect() != self._effect():
+            return own
+        with _LOCK:
+            _SAME[pair] = None
+            if len(_SAME) > _SAME_MAX:
+                _SAME.pop(next(iter(_SAME)))
+        return self
 
     def encode(self, text: str, add_special: bool) -> list[int]:
         """``add_special`` adds what the tokenizer's post-processor adds (for many models: bos)."""
@@ -117,6 +141,43 @@ class Tokenizer:
     def token_id(self, token: str) -> int | None:
         """The id with this spelling (``<|im_end|>``), or None."""
         return self._backend.token_to_id(token)
+
+    def _effect(self) -> tuple[str, dict[str, str], str | None]:
+        """Equal for text sides that cannot be told apart, however their files are written."""
+        if self._own_effect is None:
+            digest = hashlib.sha256(self._backend.to_str().encode()).hexdigest()
+            self._own_effect = digest, self.special_tokens, self._source
+        return self._own_effect
+
+
+def _shared(key: tuple[str, str], now: Callable[[], datetime], make: Callable[[], Tokenizer]) -> Tokenizer:
+    """One object for equal files while somebody has it: loading takes tenths of a second, and memory."""
+    if now != datetime.now:
+        return make()
+    with _LOCK:
+        found = _LOADED.get(key)
+    if found is None:
+        made = make()
+        with _LOCK:
+            found = _LOADED.setdefault(key, made)
+    return found
+
+
+def _read_backend(content: bytes | None) -> tuple[tokenizers.Tokenizer, PieceRules]:
+    try:
+        backend = tokenizers.Tokenizer.from_str((content or b"").decode())
+        # What the library understood, so that text is joined by the decoder that it would use.
+        decoder = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
+        rules = read_rules(decoder)
+    except UnsupportedBase:
+        raise
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # the library raises bare Exception for every kind of fault, or a panic of Rust
+        raise UnsupportedBase(f"tokenizer.json cannot be read: {error}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend, rules
 
 
 __all__ = ["Tokenizer", "tokenizer_digest"]

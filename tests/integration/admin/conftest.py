@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from lorry.adapters.report import Check, ValidationReport
 from lorry.adapters.store import DirectoryStore, ObjectStore
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.api.status import ErrorInterceptor, error_from_rpc
@@ -23,7 +24,9 @@ from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
 from lorry.api.v1.adapter_admin_pb2_grpc import AdapterAdminServiceStub
 from lorry.api.v1.tenant_admin_pb2_grpc import TenantAdminServiceStub
 from lorry.errors import AlreadyExists, LorryError
-from lorry.registry import Registry, SnapshotSource, UploadLimits, bootstrap
+from lorry.layers.spec import DecoderSpec
+from lorry.registry import BaseFacts, Registry, SnapshotSource, UploadLimits, bootstrap
+from lorry.registry.adapters.versions import VersionService
 from lorry_admin import add_admin_services
 from tests.unit.adapters.craft import BASE_CONFIG
 
@@ -42,9 +45,15 @@ class Client:
         stub = next(stub for stub in self._stubs if hasattr(stub, method))
         metadata = (("authorization", f"Bearer {self.key}"),) if self.key else ()
         try:
-            return await getattr(stub, method)(request, metadata=metadata, timeout=20)
+            call = getattr(stub, method)(request, metadata=metadata, timeout=20)
+            return [message async for message in call] if hasattr(call, "__aiter__") else await call
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
+
+    def watch(self, name: str) -> Any:
+        """The raw call."""
+        request = adapter_pb.WatchAdapterVersionRequest(name=name)
+        return self._stubs[0].WatchAdapterVersion(request, metadata=(("authorization", f"Bearer {self.key}"),))
 
     async def upload(self, adapter: str, folder: Path, chunk: int = 1000) -> str:
         """Every file of the folder; answers the upload's name."""
@@ -77,6 +86,8 @@ class Platform:
     registry: Registry
     source: SnapshotSource
     store: SwitchedStore
+    gate: Gate
+    versions: VersionService
     store_root: Path
     spool: Path
     admin: Client
@@ -102,6 +113,25 @@ class SwitchedStore:
         await self.now.put_file(key, path)
 
 
+class Gate:
+    """The real validator, which tells its rows one by one: ``closed`` holds it back after the first."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.error: Exception | None = None
+
+    async def validate(self, folder: Path, base: BaseFacts, on_check: Callable[[Check], None]) -> ValidationReport:
+        limits = Limits(max_rank=8)
+        report = await asyncio.to_thread(validate_directory, folder, DecoderSpec.from_config(base.config), limits)
+        for check in report.checks:
+            on_check(check)
+            await self.open.wait()
+            if self.error is not None:
+                raise self.error
+        return report
+
+
 @pytest.fixture
 async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
     start = await bootstrap(tmp_path / "home", f"sqlite:///{tmp_path / 'registry.db'}", {})
@@ -109,15 +139,17 @@ async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
     registry = Registry(start.url, start.peppers)
     source = registry.snapshots()
     store = SwitchedStore(DirectoryStore(tmp_path / "objects"))
-    validate = partial(validate_directory, limits=Limits(max_rank=8))
-    versions = registry.versions(store, validate, tmp_path / "spool", LIMITS)
+    gate = Gate()
+    versions = registry.versions(store, gate.validate, tmp_path / "spool", LIMITS)
     server = grpc.aio.server(interceptors=[ErrorInterceptor()])
     add_admin_services(server, registry, source, versions)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         admin = Client(channel, start.admin_key)
-        yield Platform(channel, registry, source, store, tmp_path / "objects", tmp_path / "spool", admin)
+        yield Platform(
+            channel, registry, source, store, gate, versions, tmp_path / "objects", tmp_path / "spool", admin
+        )
     await server.stop(None)
     await registry.close()
 

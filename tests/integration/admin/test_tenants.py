@@ -209,6 +209,7 @@ CALLS: list[tuple[str, Any, str]] = [
         "owner",
     ),
     ("GetAdapterVersion", adapter_pb.GetAdapterVersionRequest(name="tenants/anna/adapters/a/versions/1"), "owner"),
+    ("WatchAdapterVersion", adapter_pb.WatchAdapterVersionRequest(name="tenants/anna/adapters/a/versions/1"), "owner"),
     ("ListAdapterVersions", adapter_pb.ListAdapterVersionsRequest(parent="tenants/anna/adapters/a"), "owner"),
     (
         "QuarantineAdapterVersion",

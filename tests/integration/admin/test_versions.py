@@ -44,7 +44,7 @@ async def test_ready(with_base: Platform, anna: Client, tmp_path: Path) -> None:
     assert (made.name, made.version, made.sha256) == (f"{JSON}/versions/1", 1, digest)
     assert made.state == pb.ADAPTER_VERSION_STATE_READY
     assert (made.base, made.base_sha256, made.rank) == ("models/tiny", "1" * 64, 4)
-    assert {check.outcome for check in made.checks} == {"pass"}
+    assert not [check for check in made.checks if check.outcome == "fail"]
     for file in made.files:
         stored = with_base.store_root / "adapters" / "sha256" / digest / file.path
         assert (stored.stat().st_size, file_sha256(stored)) == (file.size, file.sha256)

@@ -24,6 +24,7 @@ from lorry.engine.fake import FakeEngine
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import LorryError
 from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, UsageSink, build_server
+from lorry.gateway.texts import VersionTexts
 from lorry.ids import BaseDigest, TenantId
 from lorry.layers.rope import RopeSpec
 from lorry.layers.spec import DecoderSpec
@@ -196,7 +197,11 @@ def make_snapshot() -> tuple[Snapshot, dict[str, str]]:
 
 @asynccontextmanager
 async def world(
-    socket_dir: Path | None = None, usage: UsageSink | None = None, stall_seconds: float = 30.0, **config: Any
+    socket_dir: Path | None = None,
+    usage: UsageSink | None = None,
+    stall_seconds: float = 30.0,
+    texts: VersionTexts | None = None,
+    **config: Any,
 ) -> AsyncIterator[World]:
     """``socket_dir``: the engine is reached through its gRPC transport on a socket there."""
     engine = fake_engine()
@@ -214,6 +219,7 @@ async def world(
         EngineRoutes([reached]),
         sink,
         kv_salt=KV_SALT,
+        texts=texts,
         stall_seconds=stall_seconds,
     )
     await gateway.start()

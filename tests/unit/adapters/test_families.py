@@ -36,7 +36,7 @@ def base_and_adapter(tmp_path: Path, family: str, **lora: Any) -> tuple[DecoderS
 @pytest.mark.parametrize("targets", ["all-linear", ["k_proj", "down_proj"], r".*\.(q_proj|o_proj|up_proj)"], ids=str)
 def test_the_image_is_peft_s_delta_at_every_site(tmp_path: Path, family: str, targets: Any) -> None:
     spec, folder = base_and_adapter(tmp_path, family, r=5, lora_alpha=15, target_modules=targets)
-    report = validate_directory(folder, spec)
+    report = validate_directory(folder, spec, base_dir=tmp_path / "base")
     assert report.plan is not None, report.error()
     image = build_image(folder, report.plan, spec, torch.float32, AdapterDigest("a" * 64))
     model = write_tiny_model(tmp_path / "again", family, **BASES[family])
@@ -63,7 +63,7 @@ def test_an_adapter_that_names_its_base_s_class_is_bound_to_it(tmp_path: Path, f
     spec, folder = base_and_adapter(tmp_path, family, task_type=None)
     mapping = json.loads((folder / "adapter_config.json").read_text())["auto_mapping"]
     assert mapping["base_model_class"] == spec.causal_lm
-    assert validate_directory(folder, spec).ok
+    assert validate_directory(folder, spec, base_dir=tmp_path / "base").ok
     other = next(name for name in BASES if name != family)
     write_tiny_model(tmp_path / "other", other, **BASES[family])
     report = validate_directory(folder, read_spec(tmp_path / "other"))
@@ -73,12 +73,15 @@ def test_an_adapter_that_names_its_base_s_class_is_bound_to_it(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("module", ["q_norm", "k_norm"])
-def test_a_trained_norm_of_heads_is_refused_as_what_it_is(tmp_path: Path, module: str) -> None:
+def test_a_trained_norm_of_heads_is_served_where_the_base_has_it(tmp_path: Path, module: str) -> None:
     spec, folder = base_and_adapter(tmp_path, "qwen3", modules_to_save=[module])
-    report = validate_directory(folder, spec)
-    names = [check.message for check in report.checks if check.outcome == "fail" and check.id == "tensors.names"]
+    plan = validate_directory(folder, spec, base_dir=tmp_path / "base").plan
+    assert plan is not None
+    assert set(plan.norms) == {f"model.layers.{layer}.self_attn.{module}.weight" for layer in range(spec.layers)}
+    write_tiny_model(tmp_path / "other", "mistral", head_dim=24)
+    report = validate_directory(folder, read_spec(tmp_path / "other"))
+    names = [check.message for check in report.failed if check.id == "tensors.names"]
     assert len(names) == 1
-    assert "modules_to_save" in names[0]
     assert module in names[0]
 
 

@@ -2,6 +2,7 @@ import json
 import os
 import pickle
 import struct
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "not JSON": (craft.pack(b'{"x": }', b""), "not readable as JSON"),
     "not UTF-8": (craft.pack(b'{"\xff": 1}', b""), "not UTF-8"),
     "NaN": (craft.pack(b'{"x": NaN}', b""), "NaN is not JSON"),
-    "number of many digits": (craft.pack(b'{"x": %b}' % (b"1" * 5000), b""), "not readable as JSON"),
+    "number of many digits": (craft.pack(b'{"x": %b}' % (b"1" * 5000), b""), "5000 digits, over 64"),
     "array": (craft.pack(b'["x","y","z"]', b""), "does not begin with"),
     "deep nesting": (craft.pack(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}", b""), "nested deeper"),
     "metadata not strings": (craft.pack({"__metadata__": {"a": 1}, **GOOD}, DATA), "__metadata__"),
@@ -170,3 +171,84 @@ def test_symlink_fifo_and_folder(tmp_path: Path) -> None:
 
 def test_strict_json_counts_depth_outside_strings_only() -> None:
     assert strict_json('{"a": "[[[[[[[[[[[[\\"[[["}', "x") == {"a": '[[[[[[[[[[[["[[['}
+
+
+def test_strict_json_is_linear_in_strings_of_escaped_quotes() -> None:
+    """Scanned for brackets with backtracking, 1 MB of these takes hours."""
+    for text in (
+        '{"' + '\\"' * 500_000,
+        '{"' + "\\\\" * 500_000,
+        '["' + '\\"' * 250_000 + '"]' + '"' + '\\"' * 200_000,
+    ):
+        began = time.process_time()
+        with pytest.raises(HeaderRefused, match="not readable as JSON"):
+            strict_json(text, "x")
+        assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('{"a": {"b": [{"c": 1, "c": 1}]}}', "'c' is there twice"),
+        ('{"\\u0061": 1, "a": 2}', "'a' is there twice"),
+        ("[1e999]", "'1e999' is not finite"),
+        ("[-1e400]", "is not finite"),
+        ("[%s]" % ("1" * 65), "a number of 65 digits, over 64"),
+        ("[-Infinity]", "-Infinity is not JSON"),
+        ('"\\ud800', "not readable"),
+        ("\ufeff{}", "not readable"),
+        ("[" * 9 + "]" * 9, "nested deeper than 8"),
+        ("[" * 100_000, "nested deeper than 8"),
+    ],
+)
+def test_strict_json_refuses(text: str, match: str) -> None:
+    with pytest.raises(HeaderRefused, match=match) as caught:
+        strict_json(text, "x")
+    assert caught.value.field == "x"
+    assert caught.value.message.startswith("x: ")
+
+
+def test_strict_json_takes_what_json_is() -> None:
+    text = '{"a": [1, -2.5, 1e300, true, null, "\\ud83d\\ude00 [{", {}], "b": %s}' % ("9" * 64)
+    assert strict_json(text, "x") == json.loads(text)
+
+
+def test_what_is_no_file_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open a device can already do something to it, and to open a pipe can wait."""
+    os.mkfifo(tmp_path / "fifo.safetensors")
+
+    def opened(*given: object) -> int:
+        raise AssertionError(given)
+
+    monkeypatch.setattr(os, "open", opened)
+    refused(tmp_path / "fifo.safetensors", "not a regular file")
+
+
+def test_what_was_opened_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that took a file's name after the first look."""
+    real = os.lstat(put(tmp_path, craft.pack(GOOD, DATA), "real.safetensors"))
+    os.mkfifo(tmp_path / "w.safetensors")
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "lstat", lambda path: real)
+    refused(tmp_path / "w.safetensors", "not a regular file")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("stored", ["<f4", "<f2", "<u2"])
+def test_largest_magnitude_is_exact(tmp_path: Path, stored: str) -> None:
+    draw = np.random.default_rng(0)
+    for size in (1, 7, (1 << 20) + 3):
+        wide = (draw.standard_normal(size) * 10.0 ** float(draw.integers(-6, 4))).astype("<f4")
+        kept = (wide.view("<u4") >> 16).astype("<u2") if stored == "<u2" else wide.astype(stored)
+        read = bf16_to_float32(kept) if stored == "<u2" else kept
+        with TensorFile(put(tmp_path, craft.safetensors({"x": kept}))) as weights:
+            assert weights.largest_magnitude("x") == float(np.abs(read).max())
+    for value in (0.0, -0.0):
+        with TensorFile(put(tmp_path, craft.safetensors({"x": np.full(3, value, "<f4")}))) as weights:
+            assert weights.largest_magnitude("x") == 0.0
+
+
+def test_the_field_at_fault_never_repeats_the_file(tmp_path: Path) -> None:
+    evil = "../" + "x" * 50
+    assert refused(put(tmp_path, craft.pack({evil: entry(0, 24)}, DATA)), "a name is").field == "tensor"
+    assert refused(put(tmp_path, craft.pack({"x": entry(8, 24)}, DATA)), "hole").field == "layout"

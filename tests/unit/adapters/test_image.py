@@ -223,28 +223,14 @@ def test_out_of_the_engines_range_is_refused(tmp_path: Path) -> None:
         build_image(tmp_path, report.plan, craft.SPEC, torch.float16, DIGEST)
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"use_dora": True}, "config.use_dora"),
-        ({"bias": "all"}, "config.bias"),
-        ({"modules_to_save": ["lm_head"]}, "config.modules_to_save"),
-        ({"init_lora_weights": "pissa"}, "config.init_lora_weights"),
-        ({"init_lora_weights": "olora"}, "config.init_lora_weights"),
-        ({"trainable_token_indices": [3]}, "config.trainable_token_indices"),
-        ({"target_modules": ["q_proj", "lm_head"]}, "tensors.names"),
-        ({"target_modules": ["q_proj", "embed_tokens"]}, "tensors.names"),
-        ({"lora_bias": True}, "config.lora_bias"),
-    ],
-)
-def test_what_peft_saves_and_is_not_served_is_refused(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
+@pytest.mark.parametrize("initialiser", ["pissa", "olora"])
+def test_what_peft_saves_and_is_right_on_another_base_alone_is_refused(tmp_path: Path, initialiser: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT remarks on unusual choices
-        model = get_peft_model(base_model(), LoraConfig(r=4, **{"target_modules": ["q_proj"], **fields}))
-        model.save_pretrained(str(tmp_path))
+        config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=initialiser)
+        get_peft_model(base_model(), config).save_pretrained(str(tmp_path))
     report = validate_directory(tmp_path, SPEC)
-    assert not report.ok
-    assert field in {check.id for check in report.failed}
+    assert "config.init_lora_weights" in {check.id for check in report.failed}
 
 
 def test_float32_is_not_copied_from_a_shared_map(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def test_a_good_adapter(tmp_path: Path) -> None:
     coverage = found.check("coverage")
     assert coverage is not None
     assert coverage.message == "8 of 8 tensors applied"
-    assert all(check.outcome == "pass" for check in found.checks)
+    # Random numbers of that size are no trained weights, and the norms' row says so.
+    assert {check.id for check in found.checks if check.outcome != "pass"} == {"weights.norms"}
     with pytest.raises(ValueError, match="not refused"):
         found.error()
 
@@ -117,8 +118,16 @@ CORPUS: dict[str, tuple[Corrupt, str, str]] = {
     "pickle beside it": (add_file("adapter_model.bin"), "files.adapter_model.bin", "never opened"),
     "pickle alone": (only_pickle, "files.adapter_model.safetensors", "absent"),
     "training arguments": (add_file("training_args.bin"), "files.training_args.bin", "never opened"),
-    "own tokenizer": (add_file("tokenizer.json"), "files.tokenizer.json", "not served yet"),
-    "chat template": (add_file("chat_template.jinja"), "files.chat_template.jinja", "not served yet"),
+    "own tokenizer": (add_file("tokenizer.json"), "text", "not on this machine"),
+    "chat template": (add_file("chat_template.jinja"), "text", "not on this machine"),
+    "a processor's template": (add_file("chat_template.json"), "files.chat_template.json", "is not read"),
+    "parts of a tokenizer": (add_file("vocab.json"), "files.vocab.json", "without tokenizer.json"),
+    "settings of a base": (add_file("config.json"), "files.config.json", "settings of a base model"),
+    "a shard without an index": (
+        add_file("adapter_model-00001-of-00002.safetensors"),
+        "files.adapter_model-00001-of-00002.safetensors",
+        "would not be applied",
+    ),
     "second weights": (add_file("extra.safetensors"), "files.extra.safetensors", "would not be applied"),
     "unknown file": (add_file("run.sh"), "files.run.sh", "not a file of an adapter"),
     "symbolic link": (link_weights, "files.adapter_model.safetensors", "symbolic link"),
@@ -146,11 +155,11 @@ CORPUS: dict[str, tuple[Corrupt, str, str]] = {
     "a vector": (weights_with(put(A0, np.ones(16))), "tensors.shapes", "has shape [16]"),
     "missing B": (weights_with(lambda t: t.pop(B0)), "tensors.pairs", "q_proj has no lora_B"),
     "missing A": (weights_with(lambda t: t.pop(A0)), "tensors.pairs", "q_proj has no lora_A"),
-    "no tensors": (raw_weights(craft.pack({}, b"")), "tensors.modules", "no pair of tensors matches"),
+    "no tensors": (raw_weights(craft.pack({}, b"")), "tensors.modules", "no tensor that is applied matches"),
     "another architecture": (
         weights_with(lambda t: [t.update({n.replace("self_attn", "attention"): t.pop(n)}) for n in list(t)]),
         "tensors.modules",
-        "no pair of tensors matches",
+        "no tensor that is applied matches",
     ),
     "a layer too many": (
         weights_with(put(A0.replace("layers.0", "layers.2"), np.ones((4, 16)))),
@@ -161,49 +170,6 @@ CORPUS: dict[str, tuple[Corrupt, str, str]] = {
         weights_with(put(A0.replace("layers.0", "layers.00"), np.ones((4, 16)))),
         "tensors.names",
         "no module",
-    ),
-    "without PEFT's prefix": (weights_with(put("x" + A0, np.ones((4, 16)))), "tensors.names", "no module"),
-    "extra tensor": (weights_with(put(f"{BASE}.something", np.ones(4))), "tensors.names", "matches no module"),
-    "both spellings": (
-        weights_with(put(A0.replace(".weight", ".default.weight"), np.ones((4, 16)))),
-        "tensors.names",
-        "is there twice",
-    ),
-    "another adapter's name": (
-        weights_with(put(A0.replace(".weight", ".other.weight"), np.ones((4, 16)))),
-        "tensors.names",
-        "matches no module",
-    ),
-    "magnitude vector": (
-        weights_with(put(f"{BASE}.layers.0.self_attn.q_proj.lora_magnitude_vector", np.ones(16))),
-        "tensors.names",
-        "use_dora",
-    ),
-    "lora bias": (weights_with(put(B0.replace("weight", "bias"), np.ones(16))), "tensors.names", "lora_bias"),
-    "base layer": (
-        weights_with(put(f"{BASE}.layers.0.self_attn.q_proj.base_layer.weight", np.ones((16, 16)))),
-        "tensors.names",
-        "saved copy of a base weight",
-    ),
-    "whole lm_head": (
-        weights_with(put("base_model.model.lm_head.weight", np.ones((32, 16)))),
-        "tensors.names",
-        "modules_to_save",
-    ),
-    "lora on lm_head": (
-        weights_with(put("base_model.model.lm_head.lora_A.weight", np.ones((4, 16)))),
-        "tensors.names",
-        "LoRA on lm_head",
-    ),
-    "lora on embeddings": (
-        weights_with(put(f"{BASE}.embed_tokens.lora_embedding_A", np.ones((4, 32)))),
-        "tensors.names",
-        "LoRA on an embedding",
-    ),
-    "trained bias": (
-        weights_with(put(f"{BASE}.layers.0.self_attn.q_proj.bias", np.ones(16))),
-        "tensors.names",
-        "trained bias",
     ),
     "modules that the config does not target": (
         config_with(target_modules=["q_proj"]),

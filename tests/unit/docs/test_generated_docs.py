@@ -31,7 +31,7 @@ def test_every_marked_part_is_there(generate: ModuleType) -> None:
         name: re.findall(r"<!-- generated: ([a-z-]+) -->", (ROOT / name).read_text(encoding="utf-8"))
         for name in ("README.md", "docs/adapters.md")
     }
-    assert marked == {"README.md": ["make-help"], "docs/adapters.md": ["fields"]}
+    assert marked == {"README.md": ["make-help"], "docs/adapters.md": ["formats"]}
 
 
 def test_every_field_and_message_has_its_row(generate: ModuleType) -> None:

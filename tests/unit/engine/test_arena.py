@@ -165,3 +165,68 @@ def test_chunk_bytes_are_what_a_chunk_is(tmp_path: Path) -> None:
     spec = read_spec(tmp_path)
     arena = AdapterArena(spec, 3, RANK)
     assert sum(operand.numel() * 4 for operand in operands(arena)) == 3 * AdapterArena.chunk_bytes(spec, RANK)
+
+
+@pytest.fixture(scope="module")
+def with_extras(tmp_path_factory: pytest.TempPathFactory) -> tuple[DecoderSpec, DeviceImage]:
+    """DoRA, and a whole head of 5 MB."""
+    folder = tmp_path_factory.mktemp("extras")
+    base = write_tiny_base(folder / "base", vocab_size=20_000, tie_word_embeddings=False)
+    host = FolderHost(read_spec(folder / "base"), folder / "base")
+    save_adapter(base, folder / "adapter", use_dora=True, modules_to_save=["lm_head"])
+    ref = host.add(folder / "adapter")
+    assert isinstance(host.ensure(ref), Ready)
+    image = host.image(ref.digest)
+    assert image is not None
+    return read_spec(folder / "base"), image
+
+
+def test_extras_are_read_again_and_the_large_ones_by_the_audit(with_extras: tuple[DecoderSpec, DeviceImage]) -> None:
+    spec, image = with_extras
+    assert image.extras is not None
+    assert image.extras.head is not None
+    arena = AdapterArena(spec, 2, RANK)
+    load(arena, 0, image, 1)
+    arena.verify(SlotId(0), 1)
+    arena.check_integrity()
+    gain, head = image.extras.vectors[1, Site.O].gain, image.extras.head.weight
+    assert gain is not None
+    assert head is not None
+
+    head[7, 3] += 1
+    arena.verify(SlotId(0), 2)
+    with pytest.raises(SlotIntegrity, match="slot 0"):
+        arena.audit()
+    with pytest.raises(AdapterLoadFailed, match="damaged"):
+        load(arena, 1, image, 0)
+    head[7, 3] -= 1
+
+    gain[2] += 1
+    with pytest.raises(SlotIntegrity, match="no longer"):
+        arena.verify(SlotId(0), 3)
+    assert arena.entry(SlotId(0)) is None
+    assert not image.intact()
+    gain[2] -= 1
+    assert image.intact()
+
+
+def test_an_adapter_without_rank_rows_takes_no_chunk(tmp_path: Path) -> None:
+    write_tiny_base(tmp_path / "base")
+    spec = read_spec(tmp_path / "base")
+    host = FolderHost(spec, tmp_path / "base")
+    write_kind(tmp_path / "ia3", tmp_path / "base", "ia3", 0)
+    ref = host.add(tmp_path / "ia3")
+    ready = host.ensure(ref)
+    assert isinstance(ready, Ready)
+    assert ready.rank == 0
+    assert ready.extra_bytes > 0
+    image = host.image(ref.digest)
+    assert image is not None
+    arena = AdapterArena(spec, 2, RANK)
+    load(arena, 0, image)
+    entry = arena.entry(SlotId(0))
+    assert entry is not None
+    assert entry.rows == ()
+    arena.verify(SlotId(0), 1)
+    arena.check_integrity()
+    arena.release([ChunkId(0), ChunkId(1)])

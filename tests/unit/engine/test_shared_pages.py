@@ -1,6 +1,7 @@
 """The runner over shared pages, and over memory that was given back: the tokens' logits are those of a sequence alone,
 and nobody's page is written by another."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from lorry.engine.arena import AdapterArena
 from lorry.engine.runner import CpuRunner
 from lorry.ids import BASE_SLOT, ChunkId, Generation, PageId, SequenceId, SlotId
+from lorry.layers.adapted import ExtraRows
 from lorry.layers.kv import KVView
 from lorry.models.decoder import Decoder
 from lorry.models.weights import load_tensors, read_spec
@@ -25,8 +27,8 @@ PROMPT = tuple(range(20, 36))
 class Recorded(Decoder):
     """Keeps the logits of the last step."""
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        self.logits = super().head(hidden)
+    def head(self, hidden: torch.Tensor, own: Sequence[ExtraRows] = ()) -> torch.Tensor:
+        self.logits = super().head(hidden, own)
         return self.logits
 
     logits: torch.Tensor

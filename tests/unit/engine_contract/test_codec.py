@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef
+from lorry.adapters.plan import TextPlan
 from lorry.engine.contract import ChoiceEnd, EngineEvent, EngineRequest, Finished, Provenance, Started, Tokens
 from lorry.engine.transport_codec import add_event, events_from_proto, request_from_proto, request_to_proto
 from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
@@ -36,6 +37,8 @@ FULL = EngineRequest(
     output=OutputParams(top_logprobs=0, prompt_logprobs=20),
     cache_salt=b"\x00\xffsalt",
     cache_scope="scope",
+    vocabulary=0,
+    text=TextPlan("e" * 64, 330, (2, 5)),
 )
 
 

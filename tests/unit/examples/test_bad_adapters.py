@@ -14,7 +14,7 @@ SCRIPT = runpy.run_path(str(EXAMPLES / "make_bad_adapters.py"))
 make_bad_adapter: Callable[..., Path] = SCRIPT["make_bad_adapter"]
 
 NAMED = {
-    "dora": "use_dora",
+    "half-dora": "use_dora",
     "wrong-shape": "lora_B",
     "rank-zero": "r ",
     "nan": "NaN",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,7 @@ async def test_any_tokenizer_that_differs_is_refused(who: str) -> None:
         engine._info = replace(engine._info, tokenizer_sha256="e" * 64)
     else:
         found = Tokenizer.load(engine._info.base_dir)
+        found = copy.copy(found)  # the files' own is shared with all who load them
         found.sha256 = "e" * 64
         load = lambda folder: found  # type: ignore[assignment, misc]  # noqa: E731
     with pytest.raises(ProvenanceMismatch):

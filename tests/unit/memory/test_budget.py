@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from lorry.config import MemoryConfig
 from lorry.errors import InvalidRequest
-from lorry.memory import split_budget
+from lorry.memory import least_budget, split_budget
 
 CONFIG = MemoryConfig(
     budget_bytes=100_000,
     adapter_fraction=0.4,
     kv_fraction=0.2,
+    extras_fraction=0.1,
     page_tokens=16,
     chunk_rank=8,
     max_slots=32,
@@ -46,6 +47,21 @@ def test_the_floor_is_one_longest_sequence_at_least() -> None:
 def test_chunks_that_no_slot_could_use_are_not_there() -> None:
     split = split_budget(replace(CONFIG, max_slots=1), page_bytes=1000, chunk_bytes=1000, context_tokens=160)
     assert (split.chunks, split.pages) == (8, 92)
+
+
+def test_extras_stop_at_their_cap_and_chunks_and_extras_together_at_the_floor_of_kv() -> None:
+    split = split_budget(CONFIG, page_bytes=1000, chunk_bytes=3000, context_tokens=160)
+    assert (split.extras_bytes, split.adapter_bytes) == (10_000, 80_000)
+    none = split_budget(replace(CONFIG, extras_fraction=0.0), page_bytes=1000, chunk_bytes=3000, context_tokens=160)
+    assert none.extras_bytes == 0
+
+
+def test_extras_get_no_more_than_the_floor_and_the_largest_rank_leave() -> None:
+    config = replace(CONFIG, kv_fraction=0.6, extras_fraction=0.5)
+    split = split_budget(config, page_bytes=1000, chunk_bytes=3000, context_tokens=160)
+    assert split.extras_bytes == 16_000, "100000 without 60000 and 8 chunks"
+    long = split_budget(config, page_bytes=1000, chunk_bytes=3000, context_tokens=16 * 70)
+    assert long.extras_bytes == 6_000, "100000 without 70 pages and 8 chunks"
 
 
 def test_exactly_the_largest_adapter_and_one_longest_sequence_is_served_and_a_byte_less_refused() -> None:
@@ -97,6 +113,9 @@ def test_a_floor_that_leaves_too_little_to_the_largest_adapter_is_refused_with_t
         ({"kv_fraction": -0.1}, "memory.kv_fraction"),
         ({"kv_fraction": 1.0}, "memory.kv_fraction"),
         ({"kv_fraction": float("nan")}, "memory.kv_fraction"),
+        ({"extras_fraction": -0.1}, "memory.extras_fraction"),
+        ({"extras_fraction": 1.0}, "memory.extras_fraction"),
+        ({"extras_fraction": float("nan")}, "memory.extras_fraction"),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(change: dict[str, float], field: str) -> None:
@@ -118,6 +137,7 @@ def test_sizes_out_of_range_are_refused_by_name(name: str) -> None:
     budget=st.integers(1, 5000),
     ceiling=st.floats(0.01, 0.99),
     floor=st.floats(0.0, 0.99),
+    extras=st.floats(0.0, 0.99),
     page=st.integers(1, 90),
     chunk=st.integers(1, 90),
     context=st.integers(1, 60),
@@ -125,9 +145,17 @@ def test_sizes_out_of_range_are_refused_by_name(name: str) -> None:
     slots=st.integers(1, 6),
 )
 def test_whatever_is_served_keeps_floor_and_ceiling_and_whatever_is_refused_could_not(
-    budget: int, ceiling: float, floor: float, page: int, chunk: int, context: int, rank: int, slots: int
+    budget: int,
+    ceiling: float,
+    floor: float,
+    extras: float,
+    page: int,
+    chunk: int,
+    context: int,
+    rank: int,
+    slots: int,
 ) -> None:
-    config = MemoryConfig(budget, ceiling, floor, 4, 8, slots, rank)
+    config = MemoryConfig(budget, ceiling, floor, extras, 4, 8, slots, rank)
     longest, largest = -(-context // 4) * page, -(-rank // 8) * chunk
     fits = longest + largest <= budget
     allowed = largest <= int(budget * ceiling) and largest <= budget - max(int(budget * floor), longest)
@@ -144,6 +172,11 @@ def test_whatever_is_served_keeps_floor_and_ceiling_and_whatever_is_refused_coul
     assert budget - adapters >= longest
     assert split.chunks <= slots * split.chunks_per_largest
     assert longest <= split.pages * page <= budget - largest
+    assert 0 <= split.extras_bytes <= budget * extras
+    assert largest + split.extras_bytes <= split.adapter_bytes, "the largest adapter there can be"
+    assert budget - split.adapter_bytes >= max(budget * floor - 1, longest), "beside one longest sequence"
+    wanted = min(int(budget * extras), budget - max(int(budget * floor), longest) - largest)
+    assert split.extras_bytes == wanted, "and no less than can be had"
 
 
 @settings(max_examples=200, deadline=None)
@@ -163,6 +196,7 @@ def test_the_budget_that_a_refusal_asks_for_is_taken_and_hardly_a_smaller_one(
     found = re.search(r"raise it to (\d+)", str(refused.value))
     assert found is not None
     least = int(found[1])
+    assert least == least_budget(config, page_bytes, chunk_bytes, context)
     split_budget(replace(config, budget_bytes=least), page_bytes, chunk_bytes, context)
     rounding = int(1 / (1 - kv_fraction)) + 1  # the floor is a whole number of bytes
     with pytest.raises(InvalidRequest):

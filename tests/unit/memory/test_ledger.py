@@ -1,32 +1,40 @@
-"""Promises, references, chunks, one budget for both, and books that balance."""
+"""Promises, references, chunks, extras, one budget for all, and books that balance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from lorry.config import MemoryConfig
 from lorry.errors import InternalError
 from lorry.ids import PageId
-from lorry.memory import MemoryLedger, PagePromise
+from lorry.memory import AdapterGrant, AdapterNeed, MemoryLedger, PagePromise
 
 
-def ledger(pages: int = 10, chunks: int = 4) -> MemoryLedger:
-    """So many pages and chunks of 100 bytes at most, ``pages`` + 2 of both at a time: a largest adapter is 2 chunks."""
+def ledger(pages: int = 10, chunks: int = 4, extras: int = 500) -> MemoryLedger:
+    """So many pages and chunks of 100 bytes and bytes of extras at most, ``pages`` + 2 pieces of all kinds at a time: a
+    largest adapter is 2 chunks."""
     total = pages + 2
     config = MemoryConfig(
         budget_bytes=total * 100,
         adapter_fraction=(chunks + 0.5) / total,
         kv_fraction=0.0,
+        extras_fraction=(extras + 0.5) / (total * 100),
         page_tokens=4,
         chunk_rank=8,
         max_slots=4,
         max_rank=16,
     )
     made = MemoryLedger(config, 100, 100, 4)
-    assert (made.split.pages, made.split.chunks, made.split.budget_bytes) == (pages, chunks, total * 100)
+    split = made.split
+    assert (split.pages, split.chunks, split.extras_bytes, split.budget_bytes) == (pages, chunks, extras, total * 100)
     return made
+
+
+def take(books: MemoryLedger, chunks: int, extra_bytes: int = 0) -> AdapterGrant | None:
+    return books.take_adapter(AdapterNeed(chunks, extra_bytes))
 
 
 def promised(books: MemoryLedger, count: int) -> PagePromise:
@@ -135,41 +143,42 @@ def test_what_nobody_has_can_neither_be_shared_nor_dropped() -> None:
 
 def test_chunks() -> None:
     books = ledger()
-    two = books.take_chunks(2)
-    one = books.take_chunks(1)
+    two = take(books, 2)
+    one = take(books, 1)
     assert two is not None
     assert one is not None
     assert (two.chunks, two.contiguous, books.chunk_ids_free) == ((0, 1), True, 1)
-    assert books.take_chunks(2) is None
-    books.free_chunks(two, at_step=0)
+    assert take(books, 2) is None
+    books.free_adapter(two, at_step=0)
     assert books.chunk_ids_free == 1
     assert books.awaits_step
     books.step_done(0)
-    grant = books.take_chunks(3)
+    grant = take(books, 3)
     assert grant is not None
     assert (grant.chunks, grant.contiguous) == ((0, 1, 3), False)
-    books.free_chunks(one, at_step=0)
-    with pytest.raises(InternalError, match="adapter chunk 2"):
-        books.free_chunks(one, at_step=0)
-    with pytest.raises(InternalError):
-        books.take_chunks(0)
+    books.free_adapter(one, at_step=0)
+    with pytest.raises(InternalError, match=r"adapter chunks \[2\] and 0 bytes"):
+        books.free_adapter(one, at_step=0)
+    with pytest.raises(InternalError, match="-1 chunks"):
+        take(books, -1)
+    books.check_integrity()
 
 
 def test_pages_and_chunks_take_from_one_budget() -> None:
     books = ledger(pages=10, chunks=4)
-    grant = books.take_chunks(4)
+    grant = take(books, 4)
     assert grant is not None
     assert (books.bytes_free, books.pages_promisable, books.page_ids_free) == (800, 8, 10)
     assert books.promise_pages(9) is None
     promise = promised(books, 8)
     assert not books.widen_promise(promise), "its bytes are the adapters'"
     assert books.bytes_free == 0
-    books.free_chunks(grant, at_step=1)
+    books.free_adapter(grant, at_step=1)
     assert not books.widen_promise(promise), "a step may still read them"
     books.step_done(1)
     assert books.widen_promise(promise, 2)
-    assert books.take_chunks(3) is None, "there are ids for it but its bytes are promised"
-    assert books.take_chunks(2) is not None, "those of a largest adapter are never promised away"
+    assert take(books, 3) is None, "there are ids for it but its bytes are promised"
+    assert take(books, 2) is not None, "those of a largest adapter are never promised away"
     books.check_integrity()
 
 
@@ -182,9 +191,9 @@ def test_memory_stays_behind_free_ids_until_the_other_kind_wants_the_bytes() -> 
         books.drop_page(page, at_step=-1)
     assert (books.use().bytes_used, books.use().bytes_backed) == (0, 1000)
     assert books.idle() == ((), ()), "nobody wants it"
-    assert books.take_chunks(2) is not None
+    assert take(books, 2) is not None
     assert books.idle() == ((), ()), "there was budget left"
-    assert books.take_chunks(2) is not None
+    assert take(books, 2) is not None
     assert books.use().bytes_backed == 1200
     assert books.idle() == ((9, 8), ()), "the highest, told before the step that uses the chunks"
     assert books.idle() == ((), ()), "told once"
@@ -196,9 +205,9 @@ def test_memory_stays_behind_free_ids_until_the_other_kind_wants_the_bytes() -> 
 
 def test_pages_get_the_memory_of_idle_chunks() -> None:
     books = ledger(pages=10, chunks=4)
-    grant = books.take_chunks(4)
+    grant = take(books, 4)
     assert grant is not None
-    books.free_chunks(grant, at_step=-1)
+    books.free_adapter(grant, at_step=-1)
     promise = promised(books, 10)
     for _ in range(8):
         books.take_page(promise)
@@ -214,10 +223,10 @@ def test_where_both_kinds_have_idle_memory_the_other_kind_gives_it() -> None:
     promise = promised(books, 10)
     pages = [books.take_page(promise) for _ in range(10)]
     books.drop_page(pages[3], at_step=-1)
-    grant = books.take_chunks(3)
+    grant = take(books, 3)
     assert grant is not None
     assert books.idle() == ((3,), ())
-    books.free_chunks(grant, at_step=-1)
+    books.free_adapter(grant, at_step=-1)
     books.drop_page(pages[9], at_step=-1)
     assert books.take_page(promised(books, 1)) == 3
     assert books.idle() == ((), (2,)), "page 9 will be the next that is taken"
@@ -228,11 +237,11 @@ def test_the_memory_of_an_id_that_waits_for_its_step_stays() -> None:
     promise = promised(books, 9)
     pages = [books.take_page(promise) for _ in range(9)]
     books.drop_page(pages[8], at_step=4)
-    assert books.take_chunks(3) is not None, "900 bytes and 300"
+    assert take(books, 3) is not None, "900 bytes and 300"
     assert books.idle() == ((), ())
-    assert books.take_chunks(1) is None
+    assert take(books, 1) is None
     books.step_done(4)
-    assert books.take_chunks(1) is not None
+    assert take(books, 1) is not None
     assert books.idle() == ((8,), ())
 
 
@@ -242,12 +251,12 @@ def test_an_id_that_is_given_back_twice_before_the_next_step_is_told_once() -> N
     pages = [books.take_page(promise) for _ in range(10)]
     for page in pages[8:]:
         books.drop_page(page, at_step=-1)
-    first = books.take_chunks(4)
+    first = take(books, 4)
     assert first is not None
-    books.free_chunks(first, at_step=-1)
+    books.free_adapter(first, at_step=-1)
     for page in (books.take_page(p) for p in [promised(books, 2)] for _ in range(2)):
         books.drop_page(page, at_step=-1)
-    assert books.take_chunks(4) is not None
+    assert take(books, 4) is not None
     told, chunks = books.idle()
     assert sorted(told) == [8, 9]
     assert len(set(chunks)) == len(chunks)
@@ -281,8 +290,7 @@ def _negative(books: MemoryLedger, _promise: PagePromise, page: PageId) -> None:
 
 
 def _over_budget(books: MemoryLedger, promise: PagePromise, _page: PageId) -> None:
-    taken = books._chunks.take(4)
-    books._chunks.back(taken or ())
+    assert take(books, 4) is not None
     promise.pages += 6
     books._reserved += 6
 
@@ -293,7 +301,34 @@ def _not_backed(books: MemoryLedger, _promise: PagePromise, page: PageId) -> Non
 
 
 def _chunk_not_backed(books: MemoryLedger, _promise: PagePromise, page: PageId) -> None:
+    grant = take(books, 1)
+    assert grant is not None
+    books._chunks.unback(4)
+    books._chunks._backed[grant.chunks[0]] = 0
+    books._chunks._backed_count -= 1
+
+
+def _chunk_of_nobody(books: MemoryLedger, _promise: PagePromise, page: PageId) -> None:
     books._chunks.take(1)
+
+
+def _extras_of_nobody(books: MemoryLedger, _promise: PagePromise, page: PageId) -> None:
+    books._extras.take(1)
+
+
+def _grant_forgotten(books: MemoryLedger, _promise: PagePromise, page: PageId) -> None:
+    take(books, 0, 1)
+    books._grants.clear()
+
+
+def _extras_over_their_cap(books: MemoryLedger, _promise: PagePromise, page: PageId) -> None:
+    assert take(books, 0, 100) is not None
+    books._extras.cap = 99
+
+
+def _floor(books: MemoryLedger, _promise: PagePromise, page: PageId) -> None:
+    assert take(books, 4, 500) is not None
+    books.split = replace(books.split, adapter_bytes=899)
 
 
 def _backed_over_budget(books: MemoryLedger, _promise: PagePromise, page: PageId) -> None:
@@ -320,6 +355,11 @@ def _chunk_arena(books: MemoryLedger, _promise: PagePromise, page: PageId) -> No
         (_over_budget, "bytes more than the budget"),
         (_not_backed, "KV page 0 is in use without memory"),
         (_chunk_not_backed, "adapter chunk 0 is in use without memory"),
+        (_chunk_of_nobody, "adapter chunk is taken and no grant has it"),
+        (_extras_of_nobody, "bytes of extras are taken and no grant"),
+        (_grant_forgotten, "bytes of extras are taken and no grant"),
+        (_extras_over_their_cap, "the cap is 99"),
+        (_floor, "1 bytes of the KV pages' floor"),
         (_backed_over_budget, "1400 bytes have memory behind them"),
         (_arena, "KV page arena"),
         (_chunk_arena, "adapter chunk arena"),

@@ -1,6 +1,7 @@
 """The decoder, through the runner, against transformers in float32."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lorry.engine.arena import AdapterArena
 from lorry.engine.runner import CpuRunner
 from lorry.errors import UnsupportedBase
 from lorry.ids import BASE_SLOT, Generation, PageId, SequenceId
+from lorry.layers.adapted import ExtraRows
 from lorry.layers.kv import KVView
 from lorry.models.decoder import Decoder
 from lorry.models.weights import load_tensors, read_spec
@@ -24,8 +26,8 @@ PAGE = 8
 class Recorded(Decoder):
     """Keeps the logits of every step."""
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = super().head(hidden)
+    def head(self, hidden: torch.Tensor, own: Sequence[ExtraRows] = ()) -> torch.Tensor:
+        logits = super().head(hidden, own)
         self.logits.append(logits)
         return logits
 

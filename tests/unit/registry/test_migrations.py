@@ -14,12 +14,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from lorry.adapters.manifest import AdapterFile, files_digest
+from lorry.adapters.plan import TextPlan
+from lorry.adapters.report import Accepted
 from lorry.errors import StaleEtag
-from lorry.registry import alembic_config, migrate, migrate_sync
+from lorry.registry import Registry, alembic_config, migrate, migrate_sync
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.bases import repository as bases
 from lorry.registry.entries import VersionState
-from tests.unit.registry.conftest import TINY_CONFIG, World
+from tests.unit.registry.conftest import PEPPERS, TINY_CONFIG, World
 
 FILES = (AdapterFile("a.bin", 3, "a" * 64), AdapterFile("b.bin", 4, "b" * 64))
 
@@ -49,7 +51,9 @@ def test_migrators_of_two_processes(empty_url: str) -> None:
     command.check(alembic_config(empty_url))
 
 
-async def make_version(world: World, state: VersionState = VersionState.READY, name: str = "a") -> str:
+async def make_version(
+    world: World, state: VersionState = VersionState.READY, name: str = "a", accepted: Accepted | None = None
+) -> str:
     """A version without objects behind it; answers its row's id."""
     tenant = world.admin.tenant
     async with world.registry.database.write() as session:
@@ -73,10 +77,36 @@ async def make_version(world: World, state: VersionState = VersionState.READY, n
             state=state,
             state_reason="",
             created_by="k",
+            accepted=accepted,
         )
         if state is VersionState.READY:
             await adapters.set_alias(session, adapter, "prod", number, "k")
         return row.id
+
+
+async def test_a_version_keeps_what_validation_found_of_its_text(world: World) -> None:
+    text_side = TextPlan("e" * 64, 12, (3, 5))
+    await make_version(world)
+    await make_version(world, accepted=Accepted(8, 14, text_side))
+    await make_version(world, accepted=Accepted(8, None, TextPlan("e" * 64, 12, ())))
+    (found,) = (await world.registry.snapshots().start()).tables.adapters.values()
+    plain, own, endless = found.versions.values()
+    assert (plain.vocabulary, plain.text) == (None, None)
+    assert (own.vocabulary, own.text) == (14, text_side)
+    assert (endless.vocabulary, endless.text) == (None, TextPlan("e" * 64, 12, ()))
+
+
+async def test_rows_from_before_the_text_columns_are_the_bases(world: World, url: str) -> None:
+    """As the release before writes them: without the columns. The schema moves back and forth under its rows."""
+    await make_version(world)
+    await world.registry.database.close()
+    await asyncio.to_thread(command.downgrade, alembic_config(url), "0001")
+    await migrate(url)
+    registry = Registry(url, PEPPERS)
+    (adapter,) = (await registry.snapshots().start()).tables.adapters.values()
+    found = adapter.versions[1]
+    assert (found.vocabulary, found.text, found.state) == (None, None, VersionState.READY)
+    await registry.close()
 
 
 async def test_downgrade_with_data(world: World, url: str) -> None:
@@ -105,6 +135,10 @@ async def test_content_refuses_updates(world: World) -> None:
         "report": "'{}'",
         "rank": "9",
         "size_bytes": "9",
+        "vocabulary": "9",
+        "tokenizer_sha256": "'" + "e" * 64 + "'",
+        "tokenizer_vocabulary": "9",
+        "end_ids": "'[]'",
         "created_by": "'x'",
         "id": "'x'",
     }

@@ -14,15 +14,18 @@ R1, R2, R3 = RequestId("r1"), RequestId("r2"), RequestId("r3")
 
 class Bench:
     """``slots`` slots and ``chunks`` chunks of rank 8, ranks up to 16; bytes for ``pages`` KV pages beside all chunks.
-    A page and a chunk are of one size."""
+    A page and a chunk are of 100 bytes; ``extras`` bytes beside chunks, as far as the budget goes."""
 
-    def __init__(self, *, slots: int = 2, chunks: int = 4, pages: int = 8, instant: bool = True) -> None:
+    def __init__(
+        self, *, slots: int = 2, chunks: int = 4, pages: int = 8, extras: int = 400, instant: bool = True
+    ) -> None:
         chunks = min(chunks, slots * 2)
         total = pages + chunks
         config = MemoryConfig(
             budget_bytes=total * 100,
             adapter_fraction=(chunks + 0.5) / total,
             kv_fraction=0.0,
+            extras_fraction=(extras + 0.5) / (total * 100),
             page_tokens=4,
             chunk_rank=8,
             max_slots=slots,

@@ -11,22 +11,23 @@ from lorry.residency import Failed, Fetching, HostState, Ready
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A VersionRef. ``rank`` is what the host tier will find in its bytes."""
+    """A VersionRef. ``rank`` and ``extra_bytes`` are what the host tier will find in its bytes."""
 
     digest: AdapterDigest
     rank: int = 8
+    extra_bytes: int = 0
 
 
-def version(name: str, rank: int = 8) -> Version:
-    return Version(AdapterDigest(name), rank)
+def version(name: str, rank: int = 8, extra_bytes: int = 0) -> Version:
+    return Version(AdapterDigest(name), rank, extra_bytes)
 
 
 class MemoryHost:
     def __init__(self, *, instant: bool = True) -> None:
         """``instant``: a fetch ends within ``ensure``; else ``land`` and ``fail`` end it."""
         self.instant = instant
-        self.ready: dict[AdapterDigest, int] = {}
-        self.fetching: dict[AdapterDigest, int] = {}
+        self.ready: dict[AdapterDigest, Ready] = {}
+        self.fetching: dict[AdapterDigest, Ready] = {}
         self.failed: dict[AdapterDigest, LorryError] = {}
         self.retained: set[AdapterDigest] = set()
         self.fetches: list[AdapterDigest] = []
@@ -35,15 +36,15 @@ class MemoryHost:
         digest = ref.digest
         assert digest in self.retained, "ensure is only asked for versions that are retained"
         if digest in self.ready:
-            return Ready(self.ready[digest])
+            return self.ready[digest]
         if digest in self.failed:
             return Failed(self.failed.pop(digest))
         if digest not in self.fetching:
             self.fetches.append(digest)
-            self.fetching[digest] = ref.rank
+            self.fetching[digest] = Ready(ref.rank, ref.extra_bytes)
             if self.instant:
                 self.land(digest)
-                return Ready(ref.rank)
+                return self.ready[digest]
         return Fetching()
 
     def tier_of(self, digest: AdapterDigest) -> str:

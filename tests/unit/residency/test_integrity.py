@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lorry.errors import SlotIntegrity
+from lorry.memory import AdapterNeed
 from lorry.residency import AdapterState, Slot
 from tests.unit.residency.bench import R1, R2, R3, A, B, Bench, C
 
@@ -36,7 +37,19 @@ def _chunks_shared(bench: Bench) -> None:
 
 
 def _chunks_leaked(bench: Bench) -> None:
-    bench.ledger.take_chunks(1)
+    bench.ledger.take_adapter(AdapterNeed(1))
+
+
+def _extras_leaked(bench: Bench) -> None:
+    bench.ledger.take_adapter(AdapterNeed(0, 1))
+
+
+def _size_wrong(bench: Bench) -> None:
+    _find(bench, "b").size += 1
+
+
+def _unpinned_miscounted(bench: Bench) -> None:
+    bench.residency._slots._unpinned_bytes += 1
 
 
 def _half_empty(bench: Bench) -> None:
@@ -46,8 +59,8 @@ def _half_empty(bench: Bench) -> None:
 def _found_in_an_empty_slot(bench: Bench) -> None:
     row = _find(bench, "b")
     assert row.grant is not None
-    bench.ledger.free_chunks(row.grant, -1)
-    row.digest = row.grant = None
+    bench.ledger.free_adapter(row.grant, -1)
+    row.digest, row.grant, row.size = None, None, 0
 
 
 def _resident_without_a_slot(bench: Bench) -> None:
@@ -80,6 +93,9 @@ def _remembered(bench: Bench) -> None:
         (_pin_of_another_version, "does not hold its version"),
         (_chunks_shared, "shares an adapter chunk"),
         (_chunks_leaked, "other adapter chunks in use"),
+        (_extras_leaked, "other bytes of extras in use"),
+        (_size_wrong, "other bytes than its chunks and extras"),
+        (_unpinned_miscounted, "bytes without a pin"),
         (_half_empty, "half empty"),
         (_found_in_an_empty_slot, "in a slot that does not hold it"),
         (_resident_without_a_slot, "the slot table says otherwise"),

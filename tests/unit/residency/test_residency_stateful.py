@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -9,23 +11,31 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lorry.config import MemoryConfig
 from lorry.errors import ObjectStoreUnavailable
 from lorry.ids import AdapterDigest, Generation, RequestId, SlotId
-from lorry.memory import MemoryLedger, PagePromise
+from lorry.memory import AdapterNeed, MemoryLedger, PagePromise
 from lorry.residency import AdapterState, Placement, Residency
 from tests.unit.residency.memory_host import MemoryHost, Version, version
 
-VERSIONS = [version(f"v{i}", rank) for i, rank in enumerate((1, 8, 8, 9, 16))]
-CHUNKS = {ref.digest: -(-ref.rank // 8) for ref in VERSIONS}
+SIZES = ((1, 0), (8, 0), (8, 90), (9, 0), (16, 240), (0, 200), (0, 150), (0, 1), (0, 0))
+VERSIONS = [version(f"v{i}", rank, extra_bytes) for i, (rank, extra_bytes) in enumerate(SIZES)]
+NEEDS = {ref.digest: AdapterNeed(-(-ref.rank // 8), ref.extra_bytes) for ref in VERSIONS}
+CHUNKS, EXTRAS, BOTH = 4, 240, 500
 Fill = tuple[SlotId, Generation]
 
 
+def size_of(needs: Iterable[AdapterNeed]) -> int:
+    return sum(100 * need.chunks + need.extra_bytes for need in needs)
+
+
 class ResidencyMachine(RuleBasedStateMachine):
-    """Three slots, four chunks, bytes for four chunks and two pages. ``filled``: what each slot holds."""
+    """Three slots, four chunks of 100 bytes, 240 bytes of extras, 500 of both together; 600 for them and four pages.
+    ``filled``: what each slot holds. ``pending``: what left a slot that a step under way may read."""
 
     def __init__(self) -> None:
         super().__init__()
-        config = MemoryConfig(600, 0.7, 0.0, page_tokens=4, chunk_rank=8, max_slots=3, max_rank=16)
+        config = MemoryConfig(600, 0.7, 0.0, 0.401, page_tokens=4, chunk_rank=8, max_slots=3, max_rank=16)
         self.ledger = MemoryLedger(config, 100, 100, 4)
-        assert (self.ledger.split.chunks, self.ledger.split.pages) == (4, 4)
+        split = self.ledger.split
+        assert (split.chunks, split.extras_bytes, split.adapter_bytes, split.pages) == (CHUNKS, EXTRAS, BOTH, 4)
         self.host = MemoryHost(instant=False)
         self.residency: Residency[Version] = Residency(self.ledger, self.host)
         self.holds: dict[RequestId, AdapterDigest] = {}
@@ -33,6 +43,7 @@ class ResidencyMachine(RuleBasedStateMachine):
         self.filled: dict[SlotId, tuple[Generation, AdapterDigest]] = {}
         self.generations: dict[SlotId, Generation] = {}
         self.last: dict[SlotId, int] = {}
+        self.pending: list[tuple[AdapterNeed, int]] = []
         self.promise: PagePromise | None = None
         self.count = 0
         self.done = -1
@@ -42,7 +53,31 @@ class ResidencyMachine(RuleBasedStateMachine):
 
     def _empty(self, slot: SlotId) -> None:
         assert not self._pinned(slot), "a pinned slot never goes"
+        need, last = NEEDS[self.filled[slot][1]], self.last.get(slot, -1)
         del self.filled[slot]
+        if last > self.done:
+            self.pending.append((need, last))
+
+    def _idle(self, *, force: bool) -> set[SlotId]:
+        held = set(self.holds.values())
+        return {
+            slot
+            for slot, (_, digest) in self.filled.items()
+            if not self._pinned(slot) and self.last.get(slot, -1) <= self.done and (force or digest not in held)
+        }
+
+    def _fits(self, digest: AdapterDigest, without: set[SlotId]) -> bool:
+        """Slots and the adapters' bounds would have room for it, were these slots empty."""
+        stay = [NEEDS[held] for slot, (_, held) in self.filled.items() if slot not in without]
+        stay += [need for need, _ in self.pending]
+        needs = [*stay, NEEDS[digest]]
+        slots = [slot for slot in map(SlotId, range(3)) if slot in without or slot not in self.filled]
+        return (
+            any(self.last.get(slot, -1) <= self.done for slot in slots)
+            and sum(need.chunks for need in needs) <= CHUNKS
+            and sum(need.extra_bytes for need in needs) <= EXTRAS
+            and size_of(needs) <= BOTH
+        )
 
     @rule(ref=st.sampled_from(VERSIONS))
     def hold(self, ref: Version) -> None:
@@ -72,12 +107,19 @@ class ResidencyMachine(RuleBasedStateMachine):
         victims = self.residency.room_for(owner, force=force)
         goes = [] if victims is None else [row.slot for row in victims]
         assert len(set(goes)) == len(goes)
+        if self.residency.state_of(digest) is AdapterState.ON_HOST:
+            idle = self._idle(force=force)
+            assert set(goes) <= idle
+            assert (victims is None) == (not self._fits(digest, idle))
+            if victims is not None:
+                assert self._fits(digest, set(goes))
+                assert not [slot for slot in goes if self._fits(digest, set(goes) - {slot})], "none goes for nothing"
         before = self.residency.slots()
         placed = self.residency.pin(owner, force=force, victims=victims if given_victims else None)
         if placed is None:
             assert not resident
             assert self.residency.slots() == before, "nothing changed"
-            short = free + 100 * sum(CHUNKS[self.filled[slot][1]] for slot in goes) < 100 * CHUNKS[digest]
+            short = free + size_of(NEEDS[self.filled[slot][1]] for slot in goes) < size_of([NEEDS[digest]])
             assert victims is None or short
             return
         self._check(placed, digest, free, resident, force)
@@ -93,7 +135,7 @@ class ResidencyMachine(RuleBasedStateMachine):
     def _check(self, placed: Placement, digest: AdapterDigest, free: int, resident: bool, force: bool) -> None:
         assert placed.digest == digest
         assert placed.loaded == (not resident)
-        assert len(placed.chunks) == CHUNKS[digest]
+        assert len(placed.chunks) == NEEDS[digest].chunks
         if resident:
             assert self.filled[placed.slot] == (placed.generation, digest)
             assert not placed.evicted
@@ -115,12 +157,7 @@ class ResidencyMachine(RuleBasedStateMachine):
     def evict(self, data: st.DataObject, force: bool) -> None:
         rows = self.residency.idle(force=force)
         held = set(self.holds.values())
-        expected = {
-            slot
-            for slot, (_, digest) in self.filled.items()
-            if not self._pinned(slot) and self.last.get(slot, -1) <= self.done and (force or digest not in held)
-        }
-        assert {row.slot for row in rows} == expected
+        assert {row.slot for row in rows} == self._idle(force=force)
         by_hold = [row.digest in held for row in rows]
         assert by_hold == sorted(by_hold), "those that somebody holds come last"
         if rows:
@@ -182,6 +219,7 @@ class ResidencyMachine(RuleBasedStateMachine):
     def step_done(self, steps: int) -> None:
         self.done += steps
         self.ledger.step_done(self.done)
+        self.pending = [(need, at) for need, at in self.pending if at > self.done]
 
     @invariant()
     def nobody_loses_anything(self) -> None:
@@ -191,6 +229,14 @@ class ResidencyMachine(RuleBasedStateMachine):
         slots = {SlotId(row["slot"]): row for row in self.residency.slots()}
         assert {slot: (row["generation"], row["digest"]) for slot, row in slots.items()} == self.filled
         assert self.residency.resident == {digest for _, digest in self.filled.values()}
+        taken = {slot: NEEDS[digest] for slot, (_, digest) in self.filled.items()}
+        assert {slot: AdapterNeed(row["chunks"], row["extra_bytes"]) for slot, row in slots.items()} == taken
+        use = self.ledger.use()
+        assert use.extras_used == sum(need.extra_bytes for need in taken.values())
+        assert use.extras_pending == sum(need.extra_bytes for need, _ in self.pending)
+        assert use.bytes_adapters == size_of(taken.values()) + size_of(need for need, _ in self.pending) <= BOTH
+        unpinned = [need for slot, need in taken.items() if not self._pinned(slot)]
+        assert self.residency.unpinned_bytes == size_of(unpinned)
         for slot, (generation, _) in self.filled.items():
             assert set(self.residency.pinned(slot, generation)) == self._pinned(slot)
             assert self.residency.pinned(slot, Generation(generation + 1)) == ()
@@ -209,7 +255,7 @@ class ResidencyMachine(RuleBasedStateMachine):
         assert not self.host.retained
         assert self.residency.slots() == []
         assert not self.residency.fetching
-        assert self.ledger.use().chunks_free == 4
+        assert (self.ledger.use().chunks_free, self.ledger.use().extras_free) == (CHUNKS, EXTRAS)
 
 
 TestResidency = ResidencyMachine.TestCase

@@ -1,13 +1,15 @@
 """Everything that can happen to a scheduler, in any order, against a device that checks all and a model of what each
 request must get. Driven by hypothesis, and by a seeded generator for as many steps as one likes.
 
-Room for two adapters, 20 pages of 4 tokens and 4 running sequences, over-commit on: every resource runs out.
+Three slots, four chunks, 3,000 bytes of extras (beside which not all chunks fit), 20 pages of 4 tokens and 4 running
+sequences, over-commit on: every resource runs out.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from lorry.errors import AlreadyExists, LorryError, ObjectStoreUnavailable, Overloaded
 from lorry.ids import AdapterDigest, RequestId, SequenceId, SlotId
@@ -16,7 +18,10 @@ from lorry.scheduler import AgeingBound, NewSequence, SequenceUpdate, StepPlan
 from tests.unit.residency.memory_host import Version, version
 from tests.unit.scheduler.rig import EOS, Rig
 
-ADAPTERS = [version(f"a{i}", rank) for i, rank in enumerate((1, 8, 8, 9, 16))]
+SIZES = ((1, 0), (8, 0), (8, 0), (9, 0), (16, 0), (0, 1), (0, 3000), (8, 700), (16, 3000), (1, 40), (0, 0))
+"""Rank and extra bytes: LoRA alone, IA3, an embedding alone, both."""
+ADAPTERS = [version(f"a{i}", rank, extra_bytes) for i, (rank, extra_bytes) in enumerate(SIZES)]
+_SIZE_OF = {str(ref.digest): (-(-ref.rank // 8), ref.extra_bytes) for ref in ADAPTERS}
 STREAMS = [tuple((stream * 31 + i * 7) % 97 + 10 for i in range(40)) for stream in range(3)]
 """Prompts begin alike, so that prefixes are found."""
 TENANTS = "xyz"
@@ -57,7 +62,7 @@ class Asked:
 class Chaos:
     """``step_limit`` is what teardown may take to end everything."""
 
-    def __init__(self, *, overcommit: bool = True, slots: int = 2, chunks: int = 4) -> None:
+    def __init__(self, *, overcommit: bool = True, slots: int = 3, chunks: int = 4) -> None:
         self._shape = {"overcommit": overcommit, "slots": slots, "chunks": chunks}
         self.count = 0
         self.steps = 0
@@ -65,6 +70,7 @@ class Chaos:
         self.asked: dict[RequestId, Asked] = {}
         self.hits = 0
         self.preemptions = 0
+        self.most_extras = 0
         self.restart()
 
     def restart(self) -> None:
@@ -82,6 +88,8 @@ class Chaos:
             long_share=0.25,
             ageing=AgeingBound(plans=6, seconds=0.2),
             token=token_of,
+            extras=3000,
+            extras_beside=1500,
             **self._shape,  # type: ignore[arg-type]
         )
         self.flying: deque[StepPlan] = deque()
@@ -210,8 +218,29 @@ class Chaos:
             assert isinstance(error, LorryError)
             self._end(request)
         assert self.asked.keys() == {entry.request.request_id for entry in scheduler._live}
-        pins = sum(slot["pins"] for slot in scheduler.state()["slots"])
+        state = scheduler.state()
+        pins = sum(slot["pins"] for slot in state["slots"])
         assert pins == sum(r.digest is not None for r in scheduler._batch), "pins only while running"
+        self._check_memory(state)
+
+    def _check_memory(self, state: dict[str, Any]) -> None:
+        """The laws, by what the state says and what the adapters are."""
+        split, floor = (
+            self.rig.ledger.split,
+            int(self.rig.ledger.config.kv_fraction * self.rig.ledger.config.budget_bytes),
+        )
+        found = [(slot["chunks"], slot["extra_bytes"]) for slot in state["slots"]]
+        assert found == [_SIZE_OF[slot["digest"]] for slot in state["slots"]]
+        pages, chunks, extras = state["pages"], state["chunks"], state["extras"]
+        assert chunks["used"] == sum(size for size, _ in found)
+        assert extras["used"] == sum(size for _, size in found)
+        assert extras["used"] + extras["pending"] + extras["free"] == extras["cap"] == 3000
+        adapters = (chunks["used"] + chunks["pending"]) * split.chunk_bytes + extras["used"] + extras["pending"]
+        in_pages = (pages["used"] + pages["pending"] + pages["promised"]) * split.page_bytes
+        assert state["bytes"]["adapters"] == adapters <= state["bytes"]["budget"] - floor
+        assert state["bytes"]["used"] == adapters + in_pages <= state["bytes"]["budget"]
+        assert state["bytes"]["backed"] <= state["bytes"]["budget"]
+        self.most_extras = max(self.most_extras, extras["used"])
 
     def run_out(self, limit: int = 3000) -> None:
         """With fetches that succeed, everything that was admitted ends, and nothing is left behind."""

@@ -3,7 +3,8 @@ chunk owners and KV pages, and objects to any that a real one could not carry ou
 
 What it stores for a position is the identity of what a real device would have computed there: the adapter and all ids
 up to that position. So a page that is shared, resumed or evicted wrongly shows at the first read. Tokens depend on that
-identity and on the draw's position alone, as those of a real device do, whatever was preempted or cached.
+identity and on the draw's position alone, as those of a real device do, whatever was preempted or cached. And it counts
+the physical memory that a real one would have: never more than the budget.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lorry.ids import BASE_SLOT, AdapterDigest, ChunkId, Generation, PageId, SequenceId, SlotId
+from lorry.memory import MemorySplit
 from lorry.request import TokenLogprobs
 from lorry.scheduler import NewSequence, SequenceResult, SequenceStep, StepPlan, StepResult
 from lorry.scheduler.plan import SlotLoad
+from tests.unit.residency.memory_host import Version
 
 TokenOf = Callable[[NewSequence, AdapterDigest | None, int], int]
 """(the sequence, its adapter, the index of the output token) -> the id that is sampled."""
@@ -41,6 +44,9 @@ class Device:
     page_tokens: int
     pages: int
     chunks: int
+    split: MemorySplit
+    images: dict[AdapterDigest, Version] = field(default_factory=dict)
+    """What the host tier has of each adapter."""
     token: TokenOf = lambda _new, _adapter, _index: 7
     slots: dict[SlotId, tuple[Generation, AdapterDigest, tuple[ChunkId, ...]]] = field(default_factory=dict)
     known: dict[SequenceId, _Known] = field(default_factory=dict)
@@ -53,6 +59,11 @@ class Device:
     loads: int = 0
     computed: int = 0
     """Query tokens of all steps."""
+    page_memory: set[PageId] = field(default_factory=set)
+    chunk_memory: set[ChunkId] = field(default_factory=set)
+    """Ids that were written since their memory was last given back."""
+    extras: dict[SlotId, int] = field(default_factory=dict)
+    """Bytes beside chunks, of filled slots."""
 
     def run(
         self,
@@ -70,12 +81,14 @@ class Device:
             self.seen.add(new.sequence)
             self.known[new.sequence] = _Known(new, list(new.token_ids))
         for slot in plan.unloads:
-            del self.slots[slot]
+            del self.slots[slot], self.extras[slot]
         taken = {chunk for _, _, chunks in self.slots.values() for chunk in chunks}
         assert taken.isdisjoint(plan.idle_chunks), "a loaded chunk's memory is given back"
         idle = set(plan.idle_pages)
         for where in [where for where in self.kv if where[0] in idle] if idle else ():
             del self.kv[where]
+        self.page_memory -= idle
+        self.chunk_memory.difference_update(plan.idle_chunks)
         failed = [(load.slot, "the test says so") for load in plan.loads if self._load_fails(load, fail_slots)]
         assert len({row.sequence for row in plan.sequences}) == len(plan.sequences) > 0
         rows = []
@@ -87,7 +100,15 @@ class Device:
             rows.append(result)
             if result.fault is not None:
                 self.dead.add(row.sequence)
+        self._check_memory()
         return StepResult(plan.step, tuple(rows), 0.01, tuple(failed))
+
+    def _check_memory(self) -> None:
+        split = self.split
+        extras = sum(self.extras.values())
+        assert extras <= split.extras_bytes
+        physical = len(self.page_memory) * split.page_bytes + len(self.chunk_memory) * split.chunk_bytes + extras
+        assert physical <= split.budget_bytes, "more memory than the budget"
 
     def _load_fails(self, load: SlotLoad, fail_slots: frozenset[SlotId]) -> bool:
         """Loads it, unless the test wishes otherwise."""
@@ -96,11 +117,13 @@ class Device:
         self.generations[load.slot] = load.generation
         taken = {chunk for _, _, held in self.slots.values() for chunk in held}
         assert taken.isdisjoint(load.chunks), "a chunk belongs to two slots"
-        assert load.chunks
+        assert len(load.chunks) == -(-self.images[load.digest].rank // 8)
         assert all(0 <= c < self.chunks for c in load.chunks)
+        self.chunk_memory.update(load.chunks)
         if load.slot in fail_slots:
             return True
         self.slots[load.slot] = (load.generation, load.digest, load.chunks)
+        self.extras[load.slot] = self.images[load.digest].extra_bytes
         self.loads += 1
         return False
 
@@ -144,6 +167,7 @@ class Device:
         content = known.content(adapter, end)
         for position in range(max(row.start, shared), end):
             self.kv[row.block_table[position // size], position % size] = content[position]
+            self.page_memory.add(row.block_table[position // size])
         for position in range(end):
             where = (row.block_table[position // size], position % size)
             assert self.kv.get(where) == content[position], "KV is missing, or something else is there"

@@ -25,7 +25,9 @@ def prefix_key(adapter: AdapterDigest | None, salt: bytes, scope: str, owner: st
 
 
 class Rig:
-    """``pages`` of 4 tokens, ``chunks`` of rank 8, ``slots``; one sequence holds at most ``context`` tokens."""
+    """``pages`` of 4 tokens, ``chunks`` of rank 8, ``slots``; one sequence holds at most ``context`` tokens. All
+    adapters' extras have at most ``extras`` bytes, for which the budget is larger by ``extras_beside`` (by default as
+    much)."""
 
     def __init__(
         self,
@@ -46,18 +48,21 @@ class Rig:
         prefix_cache: bool = True,
         queue_per_tenant: int = 1000,
         long_share: float = 1.0,
+        extras: int = 0,
+        extras_beside: int | None = None,
     ) -> None:
         chunks = min(chunks, slots * -(-max_rank // 8))  # the ledger gives no more than the slots can use
-        total = pages + chunks
+        total = (pages + chunks) * PAGE_BYTES + (extras if extras_beside is None else extras_beside)
         largest = -(-max_rank // 8)
         memory = MemoryConfig(
-            budget_bytes=total * PAGE_BYTES,
-            adapter_fraction=(chunks + 0.5) / total,
+            budget_bytes=total,
+            adapter_fraction=(chunks + 0.5) * CHUNK_BYTES / total,
+            extras_fraction=(extras + 0.5) / total,
             page_tokens=4,
             chunk_rank=8,
             max_slots=slots,
             max_rank=max_rank,
-            kv_fraction=0.0 if pages <= largest else (pages - 0.5) / total,
+            kv_fraction=0.0 if pages <= largest else (pages - 0.5) * PAGE_BYTES / total,
         )
         config = SchedulerConfig(
             sequences,
@@ -86,7 +91,8 @@ class Rig:
             prefix_key=prefix_key,
         )
         split = self.ledger.split
-        self.device = Device(4, split.pages, split.chunks)
+        assert not extras or split.extras_bytes == extras
+        self.device = Device(4, split.pages, split.chunks, split)
         if token is not None:
             self.device.token = token
         self.updates: list[SequenceUpdate] = []
@@ -121,6 +127,8 @@ class Rig:
             reject_cold,
             **more,
         )
+        if ref is not None:
+            self.device.images[ref.digest] = ref
         self.scheduler.add(request)
         return request.request_id
 

@@ -271,12 +271,15 @@ def test_a_configuration_that_could_stand_still_is_refused(config: SchedulerConf
 
 
 def test_state_is_json() -> None:
-    rig = Rig(sequences=1)
+    rig = Rig(sequences=1, extras=50)
     for i in range(40):
-        rig.add(f"r{i}", version("a"), tenant=f"t{i}")
+        rig.add(f"r{i}", version("a", extra_bytes=30), tenant=f"t{i}")
     rig.step()
     state = json.loads(json.dumps(rig.scheduler.state()))
     assert len(state["waiting_by_tenant"]) == 32
     assert state["waiting_other_tenants"] == 7
-    assert state["slots"] == [{"slot": 0, "generation": 1, "digest": "a", "chunks": 1, "pins": 1, "holds": 40}]
+    slot = {"slot": 0, "generation": 1, "digest": "a", "chunks": 1, "extra_bytes": 30, "pins": 1, "holds": 40}
+    assert state["slots"] == [slot]
+    assert state["extras"] == {"cap": 50, "free": 20, "pending": 0, "used": 30}
+    assert (state["bytes"]["adapters"], state["bytes"]["adapters_cap"]) == (1030, 4550)
     assert state["pages"]["used"] + state["pages"]["promised"] + state["pages"]["free"] >= state["pages"]["total"]

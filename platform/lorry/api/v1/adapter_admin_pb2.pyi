@@ -106,6 +106,9 @@ class AdapterVersion(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     CHECKS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    TOKENIZER_SHA256_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
+    END_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}/versions/{n}`; without a number for `validate_only`."""
     version: _builtins.int
@@ -124,6 +127,10 @@ class AdapterVersion(_message.Message):
     """Largest rank of its modules; 0 where validation did not get that far."""
     size_bytes: _builtins.int
     """Sum of its files."""
+    tokenizer_sha256: _builtins.str
+    """Of the tokenizer and chat template that serve it: the base's, or the version's own where its files change them."""
+    vocabulary: _builtins.int
+    """Rows of its logits: the base's, or its own where it was trained with more tokens."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterVersionFile]:
         """By path."""
@@ -135,6 +142,10 @@ class AdapterVersion(_message.Message):
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
+
+    @_builtins.property
+    def end_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids that end a generation in place of the base's; empty where those hold."""
 
     def __init__(
         self,
@@ -151,10 +162,13 @@ class AdapterVersion(_message.Message):
         files: _abc.Iterable[Global___AdapterVersionFile] | None = ...,
         checks: _abc.Iterable[Global___ValidationCheck] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        tokenizer_sha256: _builtins.str = ...,
+        vocabulary: _builtins.int = ...,
+        end_token_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_sha256", b"base_sha256", "checks", b"checks", "create_time", b"create_time", "files", b"files", "name", b"name", "rank", b"rank", "sha256", b"sha256", "size_bytes", b"size_bytes", "state", b"state", "state_reason", b"state_reason", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_sha256", b"base_sha256", "checks", b"checks", "create_time", b"create_time", "end_token_ids", b"end_token_ids", "files", b"files", "name", b"name", "rank", b"rank", "sha256", b"sha256", "size_bytes", b"size_bytes", "state", b"state", "state_reason", b"state_reason", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -559,6 +573,67 @@ class CreateAdapterVersionRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateAdapterVersionRequest: _TypeAlias = CreateAdapterVersionRequest  # noqa: Y015
+
+@_typing.final
+class WatchAdapterVersionRequest(_message.Message):
+    """Asks for the checks of one validation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}` replays the stored report.
+
+    `tenants/{t}/adapters/{a}/uploads/{id}` follows the call of CreateAdapterVersion on that upload that runs, or the
+    next one. The answer's headers are sent once nothing can be missed: await them, then call CreateAdapterVersion.
+    A call that has just ended is replayed. The process that runs the call is the one to ask.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchAdapterVersionRequest: _TypeAlias = WatchAdapterVersionRequest  # noqa: Y015
+
+@_typing.final
+class WatchAdapterVersionResponse(_message.Message):
+    """One step of a validation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECK_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def check(self) -> Global___ValidationCheck:
+        """One more check."""
+
+    @_builtins.property
+    def version(self) -> Global___AdapterVersion:
+        """The last message: the version in its state, READY or REJECTED; for `validate_only` one without a number. A call
+        that made no version ends the stream with its error instead.
+        """
+
+    def __init__(
+        self,
+        *,
+        check: Global___ValidationCheck | None = ...,
+        version: Global___AdapterVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "event", b"event", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "event", b"event", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["check", "version"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___WatchAdapterVersionResponse: _TypeAlias = WatchAdapterVersionResponse  # noqa: Y015
 
 @_typing.final
 class GetAdapterVersionRequest(_message.Message):

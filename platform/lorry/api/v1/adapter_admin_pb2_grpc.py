@@ -74,6 +74,11 @@ class AdapterAdminServiceStub:
                 request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.CreateAdapterVersionRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.AdapterVersion.FromString,
                 _registered_method=True)
+        self.WatchAdapterVersion = channel.unary_stream(
+                '/lorry.api.v1.AdapterAdminService/WatchAdapterVersion',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.WatchAdapterVersionRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.WatchAdapterVersionResponse.FromString,
+                _registered_method=True)
         self.GetAdapterVersion = channel.unary_unary(
                 '/lorry.api.v1.AdapterAdminService/GetAdapterVersion',
                 request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetAdapterVersionRequest.SerializeToString,
@@ -155,6 +160,14 @@ class AdapterAdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchAdapterVersion(self, request, context):
+        """The checks of a validation as they become known, then the version: live by the upload's name, from before
+        CreateAdapterVersion is called on it or while that runs; replayed by the version's name ever after.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetAdapterVersion(self, request, context):
         """One version, whatever its state.
         """
@@ -220,6 +233,11 @@ def add_AdapterAdminServiceServicer_to_server(servicer, server):
                     servicer.CreateAdapterVersion,
                     request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.CreateAdapterVersionRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.AdapterVersion.SerializeToString,
+            ),
+            'WatchAdapterVersion': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchAdapterVersion,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.WatchAdapterVersionRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.WatchAdapterVersionResponse.SerializeToString,
             ),
             'GetAdapterVersion': grpc.unary_unary_rpc_method_handler(
                     servicer.GetAdapterVersion,
@@ -436,6 +454,33 @@ class AdapterAdminService:
             '/lorry.api.v1.AdapterAdminService/CreateAdapterVersion',
             lorry_dot_api_dot_v1_dot_adapter__admin__pb2.CreateAdapterVersionRequest.SerializeToString,
             lorry_dot_api_dot_v1_dot_adapter__admin__pb2.AdapterVersion.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchAdapterVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/WatchAdapterVersion',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.WatchAdapterVersionRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.WatchAdapterVersionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,10 @@ class AdapterAdminServiceStub:
     """Validates the uploaded files and makes them the adapter's next version: READY, or REJECTED and the
     call INVALID_ARGUMENT with the validation report as its field violations.
     """
+    WatchAdapterVersion: _grpc.UnaryStreamMultiCallable[_adapter_admin_pb2.WatchAdapterVersionRequest, _adapter_admin_pb2.WatchAdapterVersionResponse]
+    """The checks of a validation as they become known, then the version: live by the upload's name, from before
+    CreateAdapterVersion is called on it or while that runs; replayed by the version's name ever after.
+    """
     GetAdapterVersion: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetAdapterVersionRequest, _adapter_admin_pb2.AdapterVersion]
     """One version, whatever its state."""
     ListAdapterVersions: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListAdapterVersionsRequest, _adapter_admin_pb2.ListAdapterVersionsResponse]
@@ -92,6 +96,10 @@ class AdapterAdminServiceAsyncStub(AdapterAdminServiceStub):
     CreateAdapterVersion: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.CreateAdapterVersionRequest, _adapter_admin_pb2.AdapterVersion]  # type: ignore[assignment]
     """Validates the uploaded files and makes them the adapter's next version: READY, or REJECTED and the
     call INVALID_ARGUMENT with the validation report as its field violations.
+    """
+    WatchAdapterVersion: _aio.UnaryStreamMultiCallable[_adapter_admin_pb2.WatchAdapterVersionRequest, _adapter_admin_pb2.WatchAdapterVersionResponse]  # type: ignore[assignment]
+    """The checks of a validation as they become known, then the version: live by the upload's name, from before
+    CreateAdapterVersion is called on it or while that runs; replayed by the version's name ever after.
     """
     GetAdapterVersion: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetAdapterVersionRequest, _adapter_admin_pb2.AdapterVersion]  # type: ignore[assignment]
     """One version, whatever its state."""
@@ -168,6 +176,16 @@ class AdapterAdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_adapter_admin_pb2.AdapterVersion, _abc.Awaitable[_adapter_admin_pb2.AdapterVersion]]:
         """Validates the uploaded files and makes them the adapter's next version: READY, or REJECTED and the
         call INVALID_ARGUMENT with the validation report as its field violations.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchAdapterVersion(
+        self,
+        request: _adapter_admin_pb2.WatchAdapterVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_adapter_admin_pb2.WatchAdapterVersionResponse], _abc.AsyncIterator[_adapter_admin_pb2.WatchAdapterVersionResponse]]:
+        """The checks of a validation as they become known, then the version: live by the upload's name, from before
+        CreateAdapterVersion is called on it or while that runs; replayed by the version's name ever after.
         """
 
     @_abc_1.abstractmethod

@@ -117,14 +117,14 @@ def _show(table: Table, console: Console, picture: Picture) -> None:
 
 
 async def _bad_adapter(examples: Path, home: Home) -> Path:
-    """A DoRA adapter, which PEFT applies and this platform does not yet."""
+    """An adapter that PiSSA started: right on a base that PEFT changes as it loads, and wrong on this one."""
     script, out = examples / "make_bad_adapters.py", home.root / "bad_adapters"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(script), str(out), "dora", stdout=asyncio.subprocess.DEVNULL
+        sys.executable, str(script), str(out), "changed-base", stdout=asyncio.subprocess.DEVNULL
     )
     if await process.wait() != 0:
         raise InternalError(f"{script.name} failed")
-    return out / "dora"
+    return out / "changed-base"
 
 
 async def _watched(address: str, made: Made, asks: Sequence[Ask], console: Console) -> list[Call]:

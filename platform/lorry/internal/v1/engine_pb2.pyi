@@ -137,6 +137,8 @@ class EngineRequest(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     CACHE_SCOPE_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For people: logs and state. It may come again, a call does not."""
     tenant_id: _builtins.str
@@ -156,6 +158,8 @@ class EngineRequest(_message.Message):
     cache_salt: _builtins.bytes
     """Derived from the tenant by the gateway. Empty: nothing cached is used or kept."""
     cache_scope: _builtins.str
+    vocabulary: _builtins.int
+    """What the registry says of the adapter's version. Absent: as the base."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -168,6 +172,8 @@ class EngineRequest(_message.Message):
     def stopping(self) -> Global___Stopping: ...
     @_builtins.property
     def output(self) -> Global___Output: ...
+    @_builtins.property
+    def text(self) -> Global___VersionText: ...
     def __init__(
         self,
         *,
@@ -188,14 +194,46 @@ class EngineRequest(_message.Message):
         output: Global___Output | None = ...,
         cache_salt: _builtins.bytes = ...,
         cache_scope: _builtins.str = ...,
+        vocabulary: _builtins.int | None = ...,
+        text: Global___VersionText | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "output", b"output", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_vocabulary", b"_vocabulary", "adapter", b"adapter", "output", b"output", "sampling", b"sampling", "stopping", b"stopping", "text", b"text", "vocabulary", b"vocabulary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "base_sha256", b"base_sha256", "cache_salt", b"cache_salt", "cache_scope", b"cache_scope", "call", b"call", "deadline_seconds", b"deadline_seconds", "n", b"n", "output", b"output", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "queue_timeout_seconds", b"queue_timeout_seconds", "reject_cold", b"reject_cold", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "tenant_id", b"tenant_id", "ttft_timeout_seconds", b"ttft_timeout_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_vocabulary", b"_vocabulary", "adapter", b"adapter", "base_sha256", b"base_sha256", "cache_salt", b"cache_salt", "cache_scope", b"cache_scope", "call", b"call", "deadline_seconds", b"deadline_seconds", "n", b"n", "output", b"output", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "queue_timeout_seconds", b"queue_timeout_seconds", "reject_cold", b"reject_cold", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "tenant_id", b"tenant_id", "text", b"text", "ttft_timeout_seconds", b"ttft_timeout_seconds", "vocabulary", b"vocabulary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__vocabulary: _TypeAlias = _typing.Literal["vocabulary"]  # noqa: Y015
+    _WhichOneofArgType__vocabulary: _TypeAlias = _typing.Literal["_vocabulary", b"_vocabulary"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vocabulary) -> _WhichOneofReturnType__vocabulary | None: ...
+
+Global___EngineRequest: _TypeAlias = EngineRequest  # noqa: Y015
+
+@_typing.final
+class VersionText(_message.Message):
+    """A version's own tokenizer, template and stop ids."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHA256_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
+    END_IDS_FIELD_NUMBER: _builtins.int
+    sha256: _builtins.str
+    vocabulary: _builtins.int
+    @_builtins.property
+    def end_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        sha256: _builtins.str = ...,
+        vocabulary: _builtins.int = ...,
+        end_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_ids", b"end_ids", "sha256", b"sha256", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___EngineRequest: _TypeAlias = EngineRequest  # noqa: Y015
+Global___VersionText: _TypeAlias = VersionText  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):

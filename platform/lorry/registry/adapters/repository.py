@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload, selectinload
 
 from lorry.adapters.manifest import AdapterFile
+from lorry.adapters.report import Accepted
 from lorry.errors import AdapterQuarantined, VersionNotReady
 from lorry.registry.authz import VerifiedTenantId, not_visible
 from lorry.registry.db.base import new_id
@@ -76,7 +77,9 @@ async def insert_version(
     state: VersionState,
     state_reason: str,
     created_by: str,
+    accepted: Accepted | None = None,
 ) -> AdapterVersion:
+    text = None if accepted is None else accepted.text
     row = AdapterVersion(
         id=new_id("av"),
         adapter_id=adapter_id,
@@ -85,6 +88,10 @@ async def insert_version(
         sha256=sha256,
         prefix=prefix,
         rank=rank,
+        vocabulary=None if accepted is None else accepted.vocabulary,
+        tokenizer_sha256=None if text is None else text.sha256,
+        tokenizer_vocabulary=None if text is None else text.vocabulary,
+        end_ids=None if text is None else list(text.end_ids),
         size_bytes=sum(file.size for file in files),
         report=report,
         created_by=created_by,

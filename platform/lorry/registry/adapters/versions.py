@@ -4,13 +4,14 @@ objects and a failure leaves at most objects that nothing names."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lorry.adapters.manifest import AdapterFile, files_digest, scan_directory
-from lorry.adapters.report import ValidationReport
+from lorry.adapters.manifest import files_digest, scan_directory
+from lorry.adapters.report import Check
 from lorry.errors import (
     AdapterDigestMismatch,
     AdapterRefused,
@@ -18,11 +19,11 @@ from lorry.errors import (
     FieldViolation,
     InvalidRequest,
 )
-from lorry.ids import AdapterDigest
-from lorry.layers.spec import DecoderSpec
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository
+from lorry.registry.adapters.candidates import BaseFacts, Candidate, Validator
 from lorry.registry.adapters.uploads import UploadLimits, Uploads, UploadState
+from lorry.registry.adapters.watching import Attempt, Attempts, Examined, Made
 from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_owner
 from lorry.registry.bases import repository as bases
 from lorry.registry.bases.service import check_sha256
@@ -36,9 +37,6 @@ from lorry.registry.names import AdapterName, check_text
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.tenants.repository import open_tenant
 
-Validator = Callable[[Path, DecoderSpec], ValidationReport]
-"""``lorry.adapters.validate.validate_directory`` with its limits; runs in a thread."""
-
 REASON_MAX = 1000
 
 
@@ -47,19 +45,6 @@ class ObjectSink(Protocol):
 
     async def put_file(self, key: str, path: Path) -> None:
         """Raises ObjectStoreUnavailable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A set of uploaded files and what validation said of it, before it is a version."""
-
-    sha256: AdapterDigest
-    files: Sequence[AdapterFile]
-    report: ValidationReport
-
-    @property
-    def prefix(self) -> str:
-        return f"adapters/sha256/{self.sha256}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +64,7 @@ class VersionService:
         self._uploads = uploads
         self._store = store
         self._validate = validate
+        self._attempts = Attempts()
 
     @property
     def limits(self) -> UploadLimits:
@@ -126,12 +112,14 @@ class VersionService:
                 return known
             if folder is None:
                 raise not_visible()
-            candidate = await self._examine(folder, place.base, expected_sha256)
-            if candidate.report.ok:
-                for file in candidate.files:
-                    # Never skipped for bytes that the store has: how long this takes must not tell whose they are.
-                    await self._store.put_file(f"{candidate.prefix}/{file.path}", folder / file.path)
-            row = await self._commit(caller, key, place, name, candidate)
+            with self._attempts.attempt(_attempt_of(place.tenant, place.adapter_id, upload_id)) as attempt:
+                candidate = await self._examine(folder, place.base, expected_sha256, attempt)
+                if candidate.report.ok:
+                    for file in candidate.files:
+                        # Never skipped for bytes that the store has: how long this takes must not tell whose they are.
+                        await self._store.put_file(f"{candidate.prefix}/{file.path}", folder / file.path)
+                row = await self._commit(caller, key, place, name, candidate)
+                attempt.ended(row)
         await self._uploads.discard(upload_id)
         return _answer(row)
 
@@ -144,10 +132,34 @@ class VersionService:
         async with self._uploads.sealed(place.tenant, place.adapter_id, upload_id) as folder:
             if folder is None:
                 raise not_visible()
-            candidate = await self._examine(folder, place.base, expected_sha256)
+            with self._attempts.attempt(_attempt_of(place.tenant, place.adapter_id, upload_id)) as attempt:
+                candidate = await self._examine(folder, place.base, expected_sha256, attempt)
+                attempt.ended(Examined(candidate, place.base))
         if not candidate.report.ok:
             raise candidate.report.error()
         return candidate, place.base
+
+    @asynccontextmanager
+    async def watch(
+        self, caller: Caller, name: AdapterName, upload_id: str
+    ) -> AsyncIterator[AsyncIterator[Check | Made]]:
+        """The checks of the call of ``create`` or ``examine`` on this upload that runs, has just ended or is the next,
+        each as it becomes known; then what it made, or its error. Inside the block nothing is missed."""
+        require_owner(caller, "read versions")
+        tenant, adapter_id = await self._adapter(caller, name)
+        upload = _attempt_of(tenant, adapter_id, upload_id)
+
+        async def still_there() -> None:
+            await self._uploads.get(tenant, adapter_id, upload_id)
+
+        if not self._attempts.knows(upload):
+            await still_there()
+        with self._attempts.watch(upload, still_there) as news:
+            yield news
+
+    def stop_watching(self) -> None:
+        """Ends every watch: the server goes down."""
+        self._attempts.close()
 
     async def get(self, caller: Caller, name: AdapterName) -> AdapterVersion:
         require_owner(caller, "read versions")
@@ -198,7 +210,7 @@ class VersionService:
                 return None
             return _answer(await _find(session, tenant, AdapterName(name.tenant, name.adapter, version=int(subject))))
 
-    async def _examine(self, folder: Path, base: BaseModel, expected_sha256: str) -> Candidate:
+    async def _examine(self, folder: Path, base: BaseModel, expected_sha256: str, attempt: Attempt) -> Candidate:
         files = await asyncio.to_thread(scan_directory, folder)
         if not files:
             raise InvalidRequest.field("upload", "holds no file; PutChunk them first")
@@ -209,7 +221,10 @@ class VersionService:
                 "no version was made",
                 metadata={"want": expected_sha256.lower(), "have": sha256},
             )
-        report = await asyncio.to_thread(self._validate, folder, DecoderSpec.from_config(base.config))
+        facts = BaseFacts(base.base_sha256, base.tokenizer_sha256, base.config)
+        report = await self._validate(folder, facts, attempt.row)
+        for check in report.checks[len(attempt.rows) :]:
+            attempt.row(check)
         return Candidate(sha256, files, report)
 
     async def _commit(
@@ -232,6 +247,7 @@ class VersionService:
                 state=state,
                 state_reason="" if report.ok else report.error().message[:REASON_MAX],
                 created_by=caller.key_id,
+                accepted=report.accepted,
             )
             async with unique(session, f"request_id: {key.request_id!r} is in use by another request; use a new one"):
                 remember(session, key, str(number))
@@ -239,6 +255,11 @@ class VersionService:
             audit.append(session, place.tenant, caller, "version.create", subject, state=state, sha256=row.sha256)
             await changes.record(session, Change(Kind.ADAPTER, place.adapter_id))
             return await _find(session, place.tenant, AdapterName(name.tenant, name.adapter, version=number))
+
+
+def _attempt_of(tenant: VerifiedTenantId, adapter_id: str, upload_id: str) -> str:
+    """Names an upload together with whose it is."""
+    return f"{tenant}/{adapter_id}/{upload_id}"
 
 
 async def _find(session: Any, tenant: VerifiedTenantId, name: AdapterName) -> AdapterVersion:
@@ -261,4 +282,4 @@ def _answer(row: AdapterVersion) -> AdapterVersion:
     )
 
 
-__all__ = ["Candidate", "ObjectSink", "Validator", "VersionService"]
+__all__ = ["ObjectSink", "VersionService"]

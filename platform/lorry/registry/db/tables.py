@@ -103,7 +103,10 @@ class Adapter(Model):
 
 
 class AdapterVersion(Model):
-    """Only ``state`` and ``state_reason`` may change; a trigger refuses the rest (see the migration)."""
+    """Only ``state`` and ``state_reason`` may change; triggers refuse the rest (see the migrations).
+
+    ``vocabulary``: rows of its logits, null where they are the base's. The three after it are its own text side
+    (``lorry.adapters.plan.TextPlan``), all null where it is the base's."""
 
     __tablename__ = "adapter_version"
     __table_args__ = (
@@ -119,6 +122,10 @@ class AdapterVersion(Model):
     sha256: Mapped[str] = mapped_column(SHA256, index=True)
     prefix: Mapped[str] = mapped_column(String(200))
     rank: Mapped[int] = mapped_column(Integer)
+    vocabulary: Mapped[int | None] = mapped_column(Integer, default=None)
+    tokenizer_sha256: Mapped[str | None] = mapped_column(SHA256, default=None)
+    tokenizer_vocabulary: Mapped[int | None] = mapped_column(Integer, default=None)
+    end_ids: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True), default=None)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     report: Mapped[dict[str, Any]] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(default=utcnow)

@@ -1,0 +1,215 @@
+"""The text side that serves a request: the base's, or the version's own, whose files come from the object store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from lorry.adapters.manifest import AdapterRef
+from lorry.errors import AdapterLoadFailed, LorryError, NotServedYet
+from lorry.ids import AdapterDigest
+from lorry.registry.snapshot import Resolution
+from lorry.text import TEXT_FILES, Tokenizer
+from lorry.text.files import LIMITS
+from lorry.text.worker import TextLimits, TextWorkers, VersionText
+
+_T = TypeVar("_T")
+Messages = Sequence[Mapping[str, str]]
+
+
+class TextStore(Protocol):
+    """The part of ``lorry.adapters.store.ObjectStore`` that is needed here."""
+
+    async def fetch_to(self, key: str, path: Path, expected_size: int, expected_sha256: str) -> None:
+        """Raises AdapterObjectMissing, AdapterDigestMismatch, ObjectStoreUnavailable; then ``path`` is not there."""
+
+
+class TextSide(Protocol):
+    """What makes ids of a request's text, off the event loop. Raises InvalidRequest where it cannot."""
+
+    async def encode(self, prompt: str) -> tuple[int, ...]: ...
+
+    async def encode_chat(self, messages: Messages, add_generation_prompt: bool) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BaseText:
+    """The base's own, which the operator put there."""
+
+    tokenizer: Tokenizer
+    pool: Executor
+
+    async def encode(self, prompt: str) -> tuple[int, ...]:
+        return await self._run(lambda: tuple(self.tokenizer.encode(prompt, add_special=True)))
+
+    async def encode_chat(self, messages: Messages, add_generation_prompt: bool) -> tuple[int, ...]:
+        def encode() -> tuple[int, ...]:
+            text = self.tokenizer.render_chat(messages, add_generation_prompt)
+            return tuple(self.tokenizer.encode(text, add_special=False))
+
+        return await self._run(encode)
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnText:
+    """A version's, which a tenant wrote: it runs under limits, in a process of its own, on threads of its own."""
+
+    text: VersionText
+    workers: TextWorkers
+    pool: Executor
+
+    async def encode(self, prompt: str) -> tuple[int, ...]:
+        work = partial(self.workers.encode, self.text, prompt)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+    async def encode_chat(self, messages: Messages, add_generation_prompt: bool) -> tuple[int, ...]:
+        work = partial(self.workers.encode_chat, self.text, messages, add_generation_prompt)
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+
+class _Folder:
+    """One text side's files: on their way, or there. ``users`` keep it from being evicted."""
+
+    __slots__ = ("fetch", "nbytes", "of", "path", "users")
+
+    def __init__(self, of: AdapterDigest, path: Path, nbytes: int) -> None:
+        self.of = of
+        self.path = path
+        self.nbytes = nbytes
+        self.users = 0
+        self.fetch: asyncio.Task[None]
+
+
+class VersionTexts:
+    """Text files of versions by tokenizer digest, on disk while they are used; the least recently used go first.
+
+    Every file is hashed against the version's manifest as it arrives, and the digest of the whole when it is loaded.
+    One fetch for a digest at a time; what fails is fetched anew by the next request. Belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        store: TextStore,
+        folder: Path,
+        *,
+        budget_bytes: int = 256 << 20,
+        limits: TextLimits | None = None,
+    ) -> None:
+        """``folder`` is this object's alone and is emptied."""
+        self._store = store
+        self._root = folder
+        self._budget = budget_bytes
+        self._workers = TextWorkers(_WORKERS, limits)
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="version-text")
+        self._folders: OrderedDict[str, _Folder] = OrderedDict()
+        self._count = itertools.count()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+    @asynccontextmanager
+    async def open(self, sha256: str, ref: AdapterRef, base_dir: Path) -> AsyncIterator[TextSide]:
+        """Raises AdapterObjectMissing, AdapterDigestMismatch, ObjectStoreUnavailable, or AdapterLoadFailed for a file
+        that is larger than any that was accepted."""
+        found = await self._fetched(sha256, ref)
+        try:
+            yield OwnText(VersionText(sha256, base_dir, found.path), self._workers, self._pool)
+        finally:
+            found.users -= 1
+            await self._evict()
+
+    async def close(self) -> None:
+        """Ends fetches and processes. Requests that still wait fail."""
+        fetches = [found.fetch for found in self._folders.values()]
+        for fetch in fetches:
+            fetch.cancel()
+        await asyncio.gather(*fetches, return_exceptions=True)
+        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        await asyncio.to_thread(self._workers.close)
+        await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
+
+    async def _fetched(self, sha256: str, ref: AdapterRef) -> _Folder:
+        """With this request among its users."""
+        while True:
+            found = self._folders.get(sha256) or self._start(sha256, ref)
+            self._folders.move_to_end(sha256)
+            found.users += 1
+            try:
+                await asyncio.shield(found.fetch)
+            except BaseException as error:
+                found.users -= 1
+                if isinstance(error, LorryError) and found.of != ref.digest:
+                    continue  # another version's objects with the same text are no fault of this one
+                raise
+            return found
+
+    def _start(self, sha256: str, ref: AdapterRef) -> _Folder:
+        nbytes = sum(file.size for file in ref.files if file.path in TEXT_FILES)
+        found = self._folders[sha256] = _Folder(ref.digest, self._root / f"{sha256}-{next(self._count)}", nbytes)
+        found.fetch = asyncio.create_task(self._fetch(ref, found.path))
+        found.fetch.add_done_callback(partial(self._note_end, sha256, found))
+        return found
+
+    async def _fetch(self, ref: AdapterRef, path: Path) -> None:
+        await asyncio.to_thread(path.mkdir)
+        for file in ref.files:
+            if file.path not in TEXT_FILES:
+                continue
+            if file.size > LIMITS[file.path]:
+                raise AdapterLoadFailed(
+                    f"adapter {ref.digest}: {file.path} has {file.size} bytes, over {LIMITS[file.path]}; register it "
+                    "anew with a smaller one",
+                    metadata={"adapter": ref.digest},
+                )
+            await self._store.fetch_to(f"{ref.prefix}/{file.path}", path / file.path, file.size, file.sha256)
+
+    def _note_end(self, sha256: str, found: _Folder, fetch: asyncio.Task[None]) -> None:
+        failed = fetch.cancelled() or fetch.exception() is not None
+        if failed and self._folders.get(sha256) is found:
+            del self._folders[sha256]
+
+    async def _evict(self) -> None:
+        held = sum(found.nbytes for found in self._folders.values())
+        gone: list[Path] = []
+        for sha256, found in list(self._folders.items()):
+            if held <= self._budget and len(self._folders) <= _FOLDERS_MAX:
+                break
+            if not found.users and found.fetch.done():
+                del self._folders[sha256]
+                held -= found.nbytes
+                gone.append(found.path)
+        for path in gone:
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+
+
+_WORKERS = 2
+_FOLDERS_MAX = 1024
+
+
+@asynccontextmanager
+async def text_of(
+    resolution: Resolution, tokenizer: Tokenizer, base_dir: Path, pool: Executor, texts: VersionTexts | None
+) -> AsyncIterator[TextSide]:
+    """The text side that a name resolved to. ``texts`` None: this gateway serves none but the base's."""
+    text, ref = resolution.text, resolution.ref
+    if text is None or ref is None or text.sha256 == resolution.base.tokenizer_sha256:
+        yield BaseText(tokenizer, pool)
+    elif texts is None:
+        raise NotServedYet("model: this version brings its own tokenizer or template, and this gateway serves none")
+    else:
+        async with texts.open(text.sha256, ref, base_dir) as own:
+            yield own
+
+
+__all__ = ["BaseText", "OwnText", "TextSide", "TextStore", "VersionTexts", "text_of"]

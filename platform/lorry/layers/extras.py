@@ -1,0 +1,108 @@
+"""What an adapter has on the device beside its rank rows: gains, addends, norms, embedding and head. Imports torch.
+
+All of an adapter's extras are one grant of bytes (``nbytes``), taken and given back whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from lorry.layers.sites import Site
+
+
+@dataclass(frozen=True, slots=True)
+class SiteVectors:
+    """``y = gain * (W (in_gain * x) + delta) + base bias + addend``, float32; None: ones, or zeros.
+
+    ``gain`` and ``addend`` ``[sum N_s]`` over the site's slices, ``in_gains`` one ``[K]`` a slice. All that an adapter
+    does to a bias is in ``addend``: IA3's gain over it, a trained one in its place, LoRA's own on B.
+    """
+
+    gain: Tensor | None = None
+    addend: Tensor | None = None
+    in_gains: tuple[Tensor | None, ...] = ()
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (part for part in (self.gain, self.addend, *self.in_gains) if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingExtras:
+    """``e(t) = gain * (E[t] + a[t] b)``, then whole rows. ``weight`` ``[V, H]`` in the base's compute type, or None:
+    the base's. ``a`` ``[V, rank]``, ``b`` ``[rank, H]`` (scale inside) and ``gain`` ``[H]`` float32. ``row_of`` ``[V]``
+    int64: which row of ``rows`` ``[n, H]`` float32 stands for the id, -1: none."""
+
+    weight: Tensor | None = None
+    a: Tensor | None = None
+    b: Tensor | None = None
+    gain: Tensor | None = None
+    row_of: Tensor | None = None
+    rows: Tensor | None = None
+
+    def tensors(self) -> Iterator[Tensor]:
+        for part in (self.weight, self.a, self.b, self.gain, self.row_of, self.rows):
+            if part is not None:
+                yield part
+
+
+@dataclass(frozen=True, slots=True)
+class HeadExtras:
+    """``logits = gain * (W (in_gain * x) + (x a^T) b) + addend``, where W's rows ``token_ids`` are ``rows``. ``weight``
+    ``[V, H]`` in the base's compute type, or None: the base's. ``a`` ``[rank, H]``, ``b`` ``[rank, V]`` (scale inside),
+    ``gain`` and ``addend`` ``[V]``, ``in_gain`` ``[H]``, ``rows`` ``[n, H]`` float32; ``token_ids`` ``[n]`` int64."""
+
+    weight: Tensor | None = None
+    a: Tensor | None = None
+    b: Tensor | None = None
+    gain: Tensor | None = None
+    addend: Tensor | None = None
+    in_gain: Tensor | None = None
+    token_ids: Tensor | None = None
+    rows: Tensor | None = None
+
+    def tensors(self) -> Iterator[Tensor]:
+        for part in (
+            self.weight,
+            self.a,
+            self.b,
+            self.gain,
+            self.addend,
+            self.in_gain,
+            self.token_ids,
+            self.rows,
+        ):
+            if part is not None:
+                yield part
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterExtras:
+    """``vectors`` by (layer, site); ``norms`` by the base's tensor name, float32. ``vocabulary``: logits of a row, None
+    where they are the base's. Read-only by contract."""
+
+    vectors: Mapping[tuple[int, Site], SiteVectors] = field(default_factory=dict)
+    norms: Mapping[str, Tensor] = field(default_factory=dict)
+    embedding: EmbeddingExtras | None = None
+    head: HeadExtras | None = None
+    vocabulary: int | None = None
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor, always in one order."""
+        for key in sorted(self.vectors):
+            yield from self.vectors[key].tensors()
+        for name in sorted(self.norms):
+            yield self.norms[name]
+        for part in (self.embedding, self.head):
+            if part is not None:
+                yield from part.tensors()
+
+    @property
+    def nbytes(self) -> int:
+        """A tensor that embedding and head share counts once."""
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in self.tensors()}.values())
+
+
+__all__ = ["AdapterExtras", "EmbeddingExtras", "HeadExtras", "SiteVectors"]
