@@ -7,7 +7,6 @@ A refusal is right only where PEFT's own answer is not determined by the files, 
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import seed as draw_from
 from hypothesis import strategies as st
 
 from lorry.adapters.validate import validate_directory
@@ -236,8 +237,22 @@ def refusable(world: World, made: Made) -> str | None:
     return None
 
 
-def describe(kind: Kind) -> str:
-    return json.dumps(dict(kind.config), default=str)
+def run_examples(world: World, examples: int, tally: Tally, seed: int | None = None) -> None:
+    """Raises AssertionError at the first that is wrong; its message names the one kind, so that nothing is shrunk."""
+    combinations = Combinations(world, tally)
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(drawn=st.lists(kinds, min_size=3, max_size=3), number=st.integers(0, 1000))
+    def each(drawn: Sequence[Kind], number: int) -> None:
+        assume(combinations.example(drawn, number))
+
+    (each if seed is None else draw_from(seed)(each))()
 
 
-__all__ = ["Combinations", "Tally", "describe", "ia3_kinds", "kinds", "lora_kinds", "refusable"]
+__all__ = ["Combinations", "Tally", "ia3_kinds", "kinds", "lora_kinds", "refusable", "run_examples"]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.oracle.worlds import BASES, World
+
+BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+if BENCHMARKS not in sys.path:
+    sys.path.append(BENCHMARKS)
 
 
 @pytest.fixture(scope="session")

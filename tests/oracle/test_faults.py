@@ -145,6 +145,27 @@ def test_a_tensor_of_another_shape_refuses(world_of: FIND, tmp_path: Path, name:
         assert any(victim in reason for reason in why), f"{victim}: {why}"
 
 
+@pytest.mark.parametrize(
+    ("name", "copy"),
+    [
+        ("lora both", "lm_head.base_layer.weight"),
+        ("lora embedding", "embed_tokens.base_layer.weight"),
+        ("ia3 head", "lm_head.base_layer.weight"),
+        ("tied: lora embedding", "lm_head.lora_B.weight"),
+        ("tied: embedding", "lm_head.weight"),
+    ],
+)
+def test_a_saved_copy_that_is_none_refuses(world_of: FIND, tmp_path: Path, name: str, copy: str) -> None:
+    """PEFT reads such tensors over the base's, or over each other, so that one value in them decides an answer."""
+    victim = f"base_model.model.{'model.' if copy.startswith('embed') else ''}{copy}"
+
+    def nudge(tensors: dict[str, Tensor]) -> None:
+        tensors[victim][3, 2] += 0.1
+
+    why = reasons(world_of("qwen2"), changed(world_of("qwen2"), name, tmp_path / "nudged", nudge))
+    assert any(victim in reason for reason in why), why
+
+
 # 7. Scales.
 
 

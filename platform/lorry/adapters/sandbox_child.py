@@ -161,7 +161,7 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or _TORCH_OUT_OF_MEMORY in str(error)
 
 
+__all__ = ["Reporter", "confine", "enter", "main", "peak_bytes", "plain", "printable"]
+
 if __name__ == "__main__":
     main()
-
-__all__ = ["Reporter", "confine", "enter", "peak_bytes", "plain", "printable"]

@@ -85,7 +85,7 @@ class Calls:
         provenance: ProvenanceOf,
         emit: Callable[[EngineOccurrence], None],
         clock: Callable[[], float],
-        text: TextOf,
+        text: TextOf = lambda digest: None,
     ) -> None:
         """``verify`` (digest, step) raises SlotIntegrity where the device no longer holds what it loaded."""
         self._scheduler = scheduler

@@ -37,22 +37,13 @@ SLICE_PARENT: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LoraSite:
-    """One site of one layer. ``in_features`` is K; ``out_features`` is N of each slice.
-
-    The remaining fields are seams for later kinds of adapters and are None today: per-slot output
-    gain (with the side of the bias it applies to), input gain, lora bias, wide-override index, and the
-    tensor-parallel sharding of K and N.
-    """
+    """One site of one layer. ``in_features`` is K; ``out_features`` is N of each slice. What an adapter does here beside
+    LoRA is ``lorry.layers.extras.SiteVectors``. ``sharding`` of K and N by tensor parallelism: a seam, None today."""
 
     layer: int
     site: Site
     in_features: int
     out_features: tuple[int, ...]
-    in_gain: str | None = None
-    out_gain: str | None = None
-    gain_covers_bias: bool = False
-    lora_bias: str | None = None
-    override_index: int | None = None
     sharding: str | None = None
 
     @property

@@ -140,7 +140,10 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """The id with this spelling (``<|im_end|>``), or None."""
-        return self._backend.token_to_id(token)
+        try:
+            return self._backend.token_to_id(token)
+        except UnicodeEncodeError:  # a lone surrogate: no token has one
+            return None
 
     def _effect(self) -> tuple[str, dict[str, str], str | None]:
         """Equal for text sides that cannot be told apart, however their files are written."""

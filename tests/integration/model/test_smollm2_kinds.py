@@ -20,7 +20,7 @@ WITHIN = 1e-3
 KINDS = {
     name: {**LAYER_KINDS, **VOCABULARY_KINDS}[name]
     for name in (
-        "r64",
+        "r3",
         "patterns, rslora",
         "exclude regex",
         "dora, rslora, patterns",
@@ -36,8 +36,8 @@ KINDS = {
 }
 SIZE = 0.6
 """Of what is random: a model of thirty layers drifts far with every one of them pushed as far as in a tiny one."""
-IDS = (*range(504, 516), *TOKENS, 28, 1, 260, 5, 3725, 300, 282, 42)
-PREFILL = (9, 6)
+IDS = (*range(504, 509), *TOKENS, 28, 1, 260, 5, 282)
+PREFILL = (6, 4)
 
 
 def differs(script: Script, want: torch.Tensor) -> float:
@@ -65,5 +65,4 @@ def test_a_dozen_kinds(base_dir: Path, tmp_path: Path) -> None:
     own = Script(None, IDS, PREFILL, at=1, scores=False)
     bench.run(*together.values(), own)
     wrong |= {name: differs(script, wants[name]) for name, script in together.items()} | {"base": differs(own, plain)}
-    print(wrong)
     assert {name: difference for name, difference in wrong.items() if not difference < WITHIN} == {}

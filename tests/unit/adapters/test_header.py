@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from lorry.adapters.header import HeaderLimits, HeaderRefused, TensorFile, bf16_to_float32, strict_json
+from lorry.adapters.header import HeaderLimits, HeaderRefused, TensorFile, bf16_to_float32, read_bounded, strict_json
 
 from . import craft
 
@@ -252,3 +252,13 @@ def test_the_field_at_fault_never_repeats_the_file(tmp_path: Path) -> None:
     evil = "../" + "x" * 50
     assert refused(put(tmp_path, craft.pack({evil: entry(0, 24)}, DATA)), "a name is").field == "tensor"
     assert refused(put(tmp_path, craft.pack({"x": entry(8, 24)}, DATA)), "hole").field == "layout"
+
+
+def test_sizes_are_bounded_before_anything_is_read(tmp_path: Path) -> None:
+    with put(tmp_path, craft.pack(GOOD, DATA)).open("ab") as handle:
+        handle.truncate(1 << 40)
+    refused(tmp_path / "w.safetensors", "1099511627776 bytes, over 8589934592")
+    with pytest.raises(HeaderRefused, match="over 10 bytes") as caught:
+        read_bounded(tmp_path / "w.safetensors", 10)
+    assert (caught.value.value, caught.value.limit) == (11, 10)
+    assert read_bounded(put(tmp_path, b"0123456789", "small"), 10) == b"0123456789"

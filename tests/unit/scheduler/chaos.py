@@ -1,7 +1,7 @@
 """Everything that can happen to a scheduler, in any order, against a device that checks all and a model of what each
 request must get. Driven by hypothesis, and by a seeded generator for as many steps as one likes.
 
-Three slots, four chunks, 3,000 bytes of extras (beside which not all chunks fit), 20 pages of 4 tokens and 4 running
+Three slots, four chunks, 3,000 bytes of extras (beside which not all chunks fit), 18 pages of 4 tokens and 4 running
 sequences, over-commit on: every resource runs out.
 """
 
@@ -76,7 +76,7 @@ class Chaos:
     def restart(self) -> None:
         """The engine's process is another: what lived has ended, nothing is cached, ids start anew."""
         self.rig = Rig(
-            pages=20,
+            pages=18,
             sequences=4,
             budget=12,
             chunk_tokens=6,
@@ -89,7 +89,7 @@ class Chaos:
             ageing=AgeingBound(plans=6, seconds=0.2),
             token=token_of,
             extras=3000,
-            extras_beside=1500,
+            extras_beside=1000,
             **self._shape,  # type: ignore[arg-type]
         )
         self.flying: deque[StepPlan] = deque()

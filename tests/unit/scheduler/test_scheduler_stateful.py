@@ -213,7 +213,7 @@ def test_ten_thousand_steps(overcommit: bool) -> None:
     chaos = live_for(10_000 if overcommit else 2_000, 1, overcommit=overcommit)
     assert chaos.hits > 50
     assert chaos.most_extras == 3000, "all that adapters may bring beside their rank rows was in use"
-    assert (chaos.preemptions > 100) or not overcommit
+    assert (chaos.preemptions > 60) or not overcommit
 
 
 @pytest.mark.soak
