@@ -22,7 +22,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from reporting import keep, parser_of, show
-
 from tests.oracle.combinations import Tally, run_examples
 from tests.oracle.worlds import BASES, World
 from tests.support.zoo import peft_version

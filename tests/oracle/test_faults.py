@@ -319,7 +319,6 @@ LOUD: Mapping[str, Mapping[str, float]] = {
     "dora": {"gate_proj.lora_magnitude_vector": 1e25, "up_proj.lora_magnitude_vector": 1e25},
     "norms": {"model.norm.weight": 3e38},
     "head, embedding and norms": {"model.norm.weight": 1e20, "lm_head.weight": 1e20},
-    "ia3 everywhere": {"down_proj.ia3_l": 3e38},
     "ia3, no feedforward": {"gate_proj.ia3_l": 1e25, "up_proj.ia3_l": 1e25},
     "bias all": {"v_proj.bias": 3e38},
 }

@@ -6,6 +6,7 @@ The base's own product, which no adapter changes, is stood in for by random numb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def probe(directory: Path, plan: AdapterPlan, spec: DecoderSpec, base: BaseWeigh
             errors = [*_errors(plan, spec, image, read, base)]
     except (AdapterLoadFailed, UnsupportedBase) as error:
         return Check.fail("probe", error.message)
-    worst, place = max(errors, default=(0.0, "nowhere"))
+    worst, place = max(errors, key=lambda error: (math.isnan(error[0]), error[0]), default=(0.0, "nowhere"))
     where = f"{len(errors)} places, the largest error of an output is {worst:.1e} of it, at {place}"
     if not worst <= TOLERANCE:  # also where it is not a number
         return Check.fail("probe", f"{where}: the platform would not compute what the file says", worst, TOLERANCE)

@@ -131,11 +131,15 @@ class CpuRunner:
                 log.error("step %d: %s", plan.step, error)
 
     def _slot_matches(self, step: SequenceStep) -> bool:
-        """Whether the device's slot is the fill that the plan means."""
-        if step.slot == BASE_SLOT:
-            return True
-        entry = self._arena.entry(step.slot)
-        return entry is not None and entry.generation == step.generation and entry.digest == step.digest
+        """Whether the device's slot is the fill that the plan means, and has a row for each of the sequence's ids."""
+        vocabulary = self._decoder.spec.vocabulary
+        if step.slot != BASE_SLOT:
+            entry = self._arena.entry(step.slot)
+            if entry is None or entry.generation != step.generation or entry.digest != step.digest:
+                return False
+            if entry.extras is not None and entry.extras.vocabulary is not None:
+                vocabulary = entry.extras.vocabulary
+        return self._sequences[step.sequence].largest_id < vocabulary
 
     @torch.inference_mode()
     def _run(self, steps: list[SequenceStep]) -> list[SequenceResult]:

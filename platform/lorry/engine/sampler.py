@@ -21,13 +21,15 @@ SCORE_ROWS = 64
 @dataclass(slots=True)
 class SequenceState:
     """What the runner keeps of one sequence. ``penalties`` only where its sampling is not plain; they derive from
-    ``ids`` alone, so a sequence that resumes counts what it had counted."""
+    ``ids`` alone, so a sequence that resumes counts what it had counted. ``largest_id`` is of those that it came with:
+    what is drawn has a row."""
 
     ids: list[int]
     sampling: SamplingParams
     choice: int
     output: OutputParams
     penalties: Penalties | None
+    largest_id: int
     started: bool = False
 
     @classmethod
@@ -42,7 +44,7 @@ class SequenceState:
                 presence=sampling.presence_penalty,
                 bias=sampling.logit_bias,
             )
-        return cls(list(new.token_ids), sampling, new.choice, new.output, penalties)
+        return cls(list(new.token_ids), sampling, new.choice, new.output, penalties, max(new.token_ids))
 
     def append(self, token: int) -> None:
         """``token`` was drawn."""

@@ -37,8 +37,9 @@ SLICE_PARENT: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LoraSite:
-    """One site of one layer. ``in_features`` is K; ``out_features`` is N of each slice. What an adapter does here beside
-    LoRA is ``lorry.layers.extras.SiteVectors``. ``sharding`` of K and N by tensor parallelism: a seam, None today."""
+    """One site of one layer. ``in_features`` is K; ``out_features`` is N of each slice. What an adapter does here
+    beside LoRA is ``lorry.layers.extras.SiteVectors``. ``sharding`` of K and N by tensor parallelism is a seam, None
+    today."""
 
     layer: int
     site: Site

@@ -130,8 +130,10 @@ class _Worker:
     def _read(self, child: subprocess.Popen[bytes], deadline: float) -> dict[str, Any]:
         assert child.stdout is not None
         handle, found = child.stdout.fileno(), bytearray()
+        waiting = select.poll()  # unlike select it takes any number of a descriptor, and a gateway has many
+        waiting.register(handle, select.POLLIN)
         while len(found) < HEAD or len(found) < HEAD + int.from_bytes(found[:HEAD]):
-            ready, _, _ = select.select([handle], [], [], max(0.0, deadline - time.monotonic()))
+            ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
             block = os.read(handle, 1 << 20) if ready else b""
             if not block:
                 if not ready:

@@ -63,6 +63,7 @@ MATCHES: list[dict[str, Any]] = [
     {"target_modules": ["q_proj", "k_proj"], "exclude_modules": r".*\.[0-5]\..*"},
     {"target_modules": ["q_proj", "down_proj"], "modules_to_save": ["mlp", "layers.1.self_attn.q_proj"]},
     {"target_modules": "all-linear", "modules_to_save": ["o.proj"]},  # a dot is any character, as PEFT reads it
+    {"target_modules": "all-linear", "modules_to_save": ["ml", "self_att", "layers.1"]},  # parts of names are none
     {"target_modules": ["q_proj"], "layers_to_transform": [0, 11]},
     {"target_modules": ["q_proj"], "layers_to_transform": 3},
     {"target_modules": ["q_proj"], "layers_to_transform": []},

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -224,7 +224,9 @@ def test_out_of_the_engines_range_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("initialiser", ["pissa", "olora"])
-def test_what_peft_saves_and_is_right_on_another_base_alone_is_refused(tmp_path: Path, initialiser: str) -> None:
+def test_what_peft_saves_and_is_right_on_another_base_alone_is_refused(
+    tmp_path: Path, initialiser: Literal["pissa", "olora"]
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT remarks on unusual choices
         config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=initialiser)

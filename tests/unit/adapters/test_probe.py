@@ -15,6 +15,7 @@ from lorry.adapters.image import DeviceImage, build_image
 from lorry.adapters.plan import AdapterPlan, EmbeddingPlan, HeadPlan, ModulePlan
 from lorry.adapters.probe import TOLERANCE, probe
 from lorry.layers.base_tensors import BaseTensors
+from lorry.layers.extras import AdapterExtras
 from lorry.layers.sites import Site
 from lorry.layers.spec import EMBEDDING, FINAL_NORM, HEAD, DecoderSpec
 from lorry.models.weights import read_spec
@@ -119,7 +120,7 @@ DAMAGE: dict[str, Callable[[DeviceImage], None]] = {
 }
 
 
-def extras(image: DeviceImage) -> module.AdapterExtras:
+def extras(image: DeviceImage) -> AdapterExtras:
     assert image.extras is not None
     return image.extras
 

@@ -8,15 +8,18 @@ import torch
 
 from lorry.adapters.image import DeviceImage
 from lorry.engine.arena import AdapterArena, SlotEntry
-from lorry.errors import SlotIntegrity
+from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
 from lorry.layers.sites import SITE_SLICES, Site
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
+from lorry.residency import Ready
 from lorry.scheduler.plan import SlotLoad
 from tests.support.adapters import FolderHost, save_adapter
+from tests.support.kinds import LAYER_KINDS
 from tests.support.resident import linux_only, resident_bytes
 from tests.support.tiny_base import tiny_config, write_tiny_base
+from tests.support.zoo import load_base, make
 
 RANK = 8
 
@@ -171,9 +174,10 @@ def test_chunk_bytes_are_what_a_chunk_is(tmp_path: Path) -> None:
 def with_extras(tmp_path_factory: pytest.TempPathFactory) -> tuple[DecoderSpec, DeviceImage]:
     """DoRA, and a whole head of 5 MB."""
     folder = tmp_path_factory.mktemp("extras")
-    base = write_tiny_base(folder / "base", vocab_size=20_000, tie_word_embeddings=False)
+    write_tiny_base(folder / "base", vocab_size=20_000, tie_word_embeddings=False)
     host = FolderHost(read_spec(folder / "base"), folder / "base")
-    save_adapter(base, folder / "adapter", use_dora=True, modules_to_save=["lm_head"])
+    kind = LAYER_KINDS["r8"].with_(use_dora=True, modules_to_save=["lm_head"])
+    make(load_base(folder / "base"), folder / "adapter", kind)
     ref = host.add(folder / "adapter")
     assert isinstance(host.ensure(ref), Ready)
     image = host.image(ref.digest)
@@ -193,20 +197,20 @@ def test_extras_are_read_again_and_the_large_ones_by_the_audit(with_extras: tupl
     assert gain is not None
     assert head is not None
 
-    head[7, 3] += 1
+    head[7, 3].neg_()
     arena.verify(SlotId(0), 2)
     with pytest.raises(SlotIntegrity, match="slot 0"):
         arena.audit()
     with pytest.raises(AdapterLoadFailed, match="damaged"):
         load(arena, 1, image, 0)
-    head[7, 3] -= 1
+    head[7, 3].neg_()
 
-    gain[2] += 1
+    gain[2].neg_()
     with pytest.raises(SlotIntegrity, match="no longer"):
         arena.verify(SlotId(0), 3)
     assert arena.entry(SlotId(0)) is None
     assert not image.intact()
-    gain[2] -= 1
+    gain[2].neg_()
     assert image.intact()
 
 
@@ -214,7 +218,7 @@ def test_an_adapter_without_rank_rows_takes_no_chunk(tmp_path: Path) -> None:
     write_tiny_base(tmp_path / "base")
     spec = read_spec(tmp_path / "base")
     host = FolderHost(spec, tmp_path / "base")
-    write_kind(tmp_path / "ia3", tmp_path / "base", "ia3", 0)
+    make(load_base(tmp_path / "base"), tmp_path / "ia3", LAYER_KINDS["ia3 everywhere"])
     ref = host.add(tmp_path / "ia3")
     ready = host.ensure(ref)
     assert isinstance(ready, Ready)

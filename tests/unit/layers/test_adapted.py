@@ -61,7 +61,11 @@ def test_a_linear_with_rows_of_every_kind(kind: str, biased: bool) -> None:
     own = AdapterExtras({(0, Site.QKV): vectors_of(kind)})
     other = AdapterExtras({(0, Site.QKV): vectors_of("both"), (1, Site.QKV): vectors_of("gain")})
     adapted = Adapted([ExtraRows(1, 3, own), ExtraRows(5, 6, other)], {Site.QKV: WIDTHS})
-    y = adapted.linear(PlainLinear(weight, bias), x, 0, Site.QKV, lambda y: y.add_(delta))
+
+    def add(y: Tensor) -> None:
+        y += delta
+
+    y = adapted.linear(PlainLinear(weight, bias), x, 0, Site.QKV, add)
     rows = [None, vectors_of(kind), vectors_of(kind), None, None, vectors_of("both"), None]
     for row, vectors in enumerate(rows):
         close(y[row], reference(x[row], weight, bias, delta[row], vectors))

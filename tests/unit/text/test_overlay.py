@@ -223,6 +223,18 @@ def test_what_equals_the_base_is_shared_with_it(base: Path, version: Path) -> No
     assert Tokenizer.load(base, version).nbytes > 4 * (version / "tokenizer.json").stat().st_size
 
 
+def test_equal_files_are_loaded_once_while_somebody_has_them(base: Path, version: Path) -> None:
+    one = Tokenizer.load(base)
+    assert Tokenizer.load(base) is one
+    (version / "chat_template.jinja").write_text("VF")
+    own = Tokenizer.load(base, version)
+    assert Tokenizer.load(base, version) is own is not one
+    (version / "chat_template.jinja").write_text("other")
+    assert Tokenizer.load(base, version).render_chat(MESSAGES) == "other"
+    (base / "chat_template.jinja").write_text("BF")
+    assert Tokenizer.load(base) is not one
+
+
 def test_generation_marks_add_nothing(base: Path) -> None:
     (base / "chat_template.jinja").write_text("a{% generation %}b{% endgeneration %}c")
     assert Tokenizer.load(base).render_chat(MESSAGES) == "abc"

@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from lorry.errors import AdapterLoadFailed, InvalidRequest, ProvenanceMismatch
-from lorry.text import Tokenizer
+from lorry.text import Tokenizer, worker
 from lorry.text.worker import TextLimits, TextWorkers, VersionText
 from tests.unit.text import bases
 
@@ -178,6 +178,16 @@ def test_a_child_that_died_is_started_again(base: Path, tmp_path: Path, workers:
     child.kill()
     child.wait()
     assert workers.encode(text, "lorry") == first
+
+
+def test_a_child_that_its_alarm_does_not_end_is_killed(
+    base: Path, tmp_path: Path, workers: TextWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = own(base, tmp_path / "v", chat_template=TOO_MUCH["a long loop"])
+    assert workers.encode(text, "lorry")
+    monkeypatch.setattr(worker, "_BACKSTOP_S", -10.0)
+    with pytest.raises(InvalidRequest, match="took more than"):
+        workers.encode_chat(text, MESSAGES, True)
 
 
 def test_several_threads_at_once(base: Path, tmp_path: Path) -> None:

@@ -179,7 +179,9 @@ class GenerateRequest(_message.Message):
     """Keeps one user on one target of a weighted alias. Not served yet."""
     @_builtins.property
     def chat(self) -> Global___Chat:
-        """Messages rendered with the model's chat template."""
+        """Messages rendered with the model's chat template: the version's own where it brings one. One that takes too
+        long or too much memory is INVALID_ARGUMENT.
+        """
 
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
@@ -963,6 +965,7 @@ class ResolvedModel(_message.Message):
     """`models/{base}`."""
     base_sha256: _builtins.str
     tokenizer_sha256: _builtins.str
+    """Of the tokenizer and chat template in use: the version's own where it brings them, else the base's."""
     dtype: _builtins.str
     """Of the base's weights on the device: `bfloat16`, `float32`."""
     engine_build: _builtins.str
@@ -1229,6 +1232,7 @@ class Model(_message.Message):
     sha256: _builtins.str
     base_sha256: _builtins.str
     tokenizer_sha256: _builtins.str
+    """As in ResolvedModel."""
     context_tokens: _builtins.int
     """Tokens of prompt and output together."""
     def __init__(
