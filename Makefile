@@ -71,7 +71,7 @@ test: model ## run the tests (ARGS="tests/unit -k name" for some of them)
 soak: model ## run the full size of the tests that have a small one
 	$(PYTEST) -m soak --durations=0 $(ARGS)
 
-mutants: model ## take named guards out of a copy, one at a time, and expect red tests
+mutants: venv ## take named guards out of copies of the sources and expect red tests
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: model ## tokens/s, TTFT and inter-token latency beside transformers + peft

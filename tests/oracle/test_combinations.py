@@ -13,7 +13,7 @@ from tests.support.results import keep_result
 
 FIND = Callable[[str], World]
 SMALL_BASES = ("llama", "mistral", "qwen2", "qwen3")
-EXAMPLES_EACH, SOAK_EXAMPLES_EACH = 4, 400
+EXAMPLES_EACH, SOAK_EXAMPLES_EACH = 4, 150
 
 
 @pytest.mark.parametrize("base", SMALL_BASES)

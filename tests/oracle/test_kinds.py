@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from lorry.adapters.fields import FIELDS, PeftType
 from tests.oracle.worlds import BASES, LARGER_IDS, MOVED, WITHIN, World
 from tests.support.kinds import BIAS_KINDS, HEAD_NORM_KINDS, LAYER_KINDS, VOCABULARY_KINDS
-from tests.support.zoo import Kind
+from tests.support.zoo import Dtype, Kind
 
 FIND = Callable[[str], World]
 BOTH_WAYS = ("llama", "mistral")
 """A tied and an untied base, on which every kind that touches embedding or head is tried."""
 ELSEWHERE = ("dora both", "head, embedding and norms", "tied: lora embedding", "tokens", "ia3 head", "lora both")
 """Of those kinds, what is tried on the other families too."""
+WRITTEN_BY_PEFT = {"peft_type", "base_model_name_or_path", "auto_mapping"}
+"""Fields that PEFT fills in itself; auto_mapping where there is no task."""
 SMALL = ("llama", "mistral", "qwen2", "qwen3", "llama, biases")
 
 
@@ -67,9 +71,25 @@ def check_together(world: World, kinds: dict[str, Kind]) -> None:
         assert world.differs(script, world.base_logits()) < WITHIN, "the base's own rows"
 
 
+@pytest.mark.parametrize("peft_type", FIELDS)
+def test_every_served_field_has_a_kind(peft_type: PeftType) -> None:
+    served = {name for name, rule in FIELDS[peft_type].items() if rule.treatment == "served"}
+    kinds = {**LAYER_KINDS, **HEAD_NORM_KINDS, **VOCABULARY_KINDS}.values()
+    tried = {name for kind in kinds if kind.ia3 == (peft_type == "IA3") for name in kind.config}
+    assert served - tried == WRITTEN_BY_PEFT
+
+
 @pytest.mark.parametrize(("base", "name"), [(base, name) for base in SMALL for name in kinds_on(base)])
 def test_alone(world_of: FIND, base: str, name: str) -> None:
     check_alone(world_of(base), name, kinds_on(base)[name])
+
+
+@pytest.mark.parametrize("base", ["llama, float32", "mistral, float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["lora both", "dora both", "ia3 head", "tied: lora embedding"])
+def test_rounded_copies_of_a_float32_base(world_of: FIND, base: str, dtype: Dtype, name: str) -> None:
+    """PEFT loads them over the base, into both places where it is tied."""
+    check_alone(world_of(base), f"{name} {dtype}", replace(VOCABULARY_KINDS[name], dtype=dtype))
 
 
 @pytest.mark.parametrize("base", SMALL)

@@ -11,7 +11,7 @@ from typing import Any
 import peft
 import pytest
 
-from lorry.adapters.validate import validate_directory
+from tests.oracle.changes import reasons
 from tests.oracle.worlds import World
 from tests.support.zoo import Kind, make, quiet, randomise
 
@@ -43,11 +43,6 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "init_lora_weights": {"init_lora_weights": "pissa"},
     "task_type": {"task_type": "SEQ_CLS"},
 }
-
-
-def reasons(world: World, folder: Path) -> list[str]:
-    report = validate_directory(folder, world.bench.spec, base_dir=world.folder / "base")
-    return [f"{check.id}: {check.message}" for check in report.failed]
 
 
 @pytest.mark.parametrize("tuner", OTHER_TUNERS)

@@ -28,9 +28,13 @@ PREFILL = (6, 3)
 
 @dataclass(frozen=True)
 class BaseKind:
+    """bfloat16 values unless said otherwise, as bases are published: a copy of one of its matrices that PEFT saves in a
+    narrow file is then equal to it. Of a float32 base it is a rounded one, which PEFT loads over the base."""
+
     family: str
     tied: bool
     changes: Mapping[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.bfloat16
 
 
 BASES: Mapping[str, BaseKind] = {
@@ -43,6 +47,8 @@ BASES: Mapping[str, BaseKind] = {
     "qwen3, tied": BaseKind("qwen3", True),
     "mistral, tied": BaseKind("mistral", True),
     "llama, untied": BaseKind("llama", False),
+    "llama, float32": BaseKind("llama", True, dtype=torch.float32),
+    "mistral, float32": BaseKind("mistral", False, dtype=torch.float32),
 }
 
 
@@ -62,11 +68,7 @@ class World:
     def __init__(self, folder: Path, base: BaseKind) -> None:
         self.folder = folder
         self.kind = base
-        # bfloat16, as bases are published: a copy of one of its matrices that PEFT saves in a narrow file is then equal
-        # to it. PEFT reads such copies over the base, and would compute with the rounded ones of a float32 base.
-        write_tiny_model(
-            folder / "base", base.family, dtype=torch.bfloat16, tie_word_embeddings=base.tied, **base.changes
-        )
+        write_tiny_model(folder / "base", base.family, dtype=base.dtype, tie_word_embeddings=base.tied, **base.changes)
         self.base = load_base(folder / "base")
         self.truth = Truth(self.base)
         self.bench = Bench(folder / "base")
