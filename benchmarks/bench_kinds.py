@@ -19,7 +19,7 @@ from bench_adapters import KINDS, load_spec, write_kind
 from engine_runs import add_base_option, chosen_base
 from reporting import keep, parser_of, show
 
-from lorry.adapters.image import DeviceImage, build_image
+from lorry.adapters.image.build import DeviceImage, build_image
 from lorry.adapters.validate import validate_directory
 from lorry.engine.arena import AdapterArena, SlotEntry
 from lorry.ids import AdapterDigest, ChunkId, Generation, PageId, SlotId

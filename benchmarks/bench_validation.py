@@ -15,7 +15,7 @@ from bench_adapters import write_kind
 from engine_runs import add_base_option, chosen_base
 from reporting import keep, parser_of, show
 
-from lorry.adapters.sandbox import Examination
+from lorry.adapters.sandbox.examine import Examination
 
 RANK = {False: 80, True: 8}
 """Of the base, by whether it is the tiny one: 98 MB on SmolLM2."""

@@ -29,7 +29,7 @@ from google.protobuf.descriptor_pb2 import (
 from grpc_tools import protoc
 
 import lorry.errors
-from lorry.adapters.formats import Section, sections
+from lorry.adapters.config.formats import Section, sections
 from lorry.errors import LorryError
 from lorry.gateway.served import NOT_SERVED
 

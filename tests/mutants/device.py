@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.guard import Guard
 
 ADAPTED = "platform/lorry/layers/adapted.py"
-EXTRAS = "platform/lorry/adapters/image_extras.py"
+EXTRAS = "platform/lorry/adapters/image/extras.py"
 DECODER = "platform/lorry/models/decoder.py"
 RUNNER = "platform/lorry/engine/runner.py"
 ARENA = "platform/lorry/engine/arena.py"
@@ -61,7 +61,7 @@ GUARDS = (
     ),
     Guard(
         "gains_of_dora_are_of_the_whole_weight",
-        "platform/lorry/adapters/gains.py",
+        "platform/lorry/adapters/image/gains.py",
         "    norms = (torch.cat(squares) + scale * scale * quadratic).clamp_min(0).sqrt()\n",
         "    norms = torch.cat(squares).clamp_min(0).sqrt()\n",
         (f"{TEST_ADAPTED}::test_gains_are_magnitude_over_the_norm_of_the_whole_weight",),

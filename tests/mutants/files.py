@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.guard import Guard
 
 HEADER = "platform/lorry/adapters/header.py"
-CHILD = "platform/lorry/adapters/sandbox_child.py"
-SANDBOX = "platform/lorry/adapters/sandbox.py"
+CHILD = "platform/lorry/adapters/sandbox/child.py"
+SANDBOX = "platform/lorry/adapters/sandbox/examine.py"
 HOSTILE = "tests/unit/adapters/test_header.py::test_hostile_file_is_refused"
 TEST_HEADER = "tests/unit/adapters/test_header.py"
 TEST_SANDBOX = "tests/unit/adapters/test_sandbox.py"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lorry.adapters.fields import FIELDS, PeftType
+from lorry.adapters.config.fields import FIELDS, PeftType
 from tests.oracle.worlds import BASES, LARGER_IDS, MOVED, WITHIN, World
 from tests.support.kinds import BIAS_KINDS, HEAD_NORM_KINDS, LAYER_KINDS, VOCABULARY_KINDS
 from tests.support.zoo import Dtype, Kind

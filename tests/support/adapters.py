@@ -10,8 +10,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
-from lorry.adapters.image import DeviceImage, build_image
-from lorry.adapters.image_source import BaseWeights, no_base
+from lorry.adapters.image.build import DeviceImage, build_image
+from lorry.adapters.image.source import BaseWeights, no_base
 from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.errors import AdapterLoadFailed, AdapterObjectMissing

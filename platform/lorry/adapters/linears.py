@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lorry.adapters.config import AdapterConfig
+from lorry.adapters.config.read import AdapterConfig
 from lorry.adapters.faults import Faults
 from lorry.adapters.header import TensorInfo
 from lorry.adapters.names import Part

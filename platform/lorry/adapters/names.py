@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from lorry.adapters.config.lora import EMBEDDING, HEAD
 from lorry.adapters.header import TensorInfo
-from lorry.adapters.lora_config import EMBEDDING, HEAD
 from lorry.adapters.report import Check
 from lorry.layers.sites import SITE_SLICES, module_name
 from lorry.layers.spec import DecoderSpec

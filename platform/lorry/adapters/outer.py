@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lorry.adapters.config import AdapterConfig
+from lorry.adapters.config.lora import EMBEDDING, HEAD
+from lorry.adapters.config.read import AdapterConfig
 from lorry.adapters.faults import Faults
 from lorry.adapters.header import TensorInfo
 from lorry.adapters.linears import Linear, check_factor, check_flag, check_vector, plan_linear
-from lorry.adapters.lora_config import EMBEDDING, HEAD
 from lorry.adapters.names import Part, Parts
 from lorry.adapters.plan import EmbeddingPlan, HeadPlan, ModulePlan
 from lorry.layers import spec as base_names

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lorry.adapters.header import HeaderLimits
-from lorry.adapters.image import DeviceImage, build_image
-from lorry.adapters.image_source import BaseWeights, no_base
+from lorry.adapters.image.build import DeviceImage, build_image
+from lorry.adapters.image.source import BaseWeights, no_base
 from lorry.adapters.plan import AdapterPlan, ModulePlan
 from lorry.adapters.report import Check
 from lorry.adapters.shards import WeightFiles

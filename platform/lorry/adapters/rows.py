@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lorry.adapters.config import AdapterConfig
+from lorry.adapters.config.pattern import PatternRefused
+from lorry.adapters.config.read import AdapterConfig
 from lorry.adapters.faults import Faults
 from lorry.adapters.header import show
 from lorry.adapters.names import BaseModules, Parts
-from lorry.adapters.pattern import PatternRefused
 from lorry.adapters.plan import AdapterPlan, ModulePlan
 from lorry.adapters.report import Check
 from lorry.adapters.shards import WeightFiles

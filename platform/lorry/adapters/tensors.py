@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from lorry.adapters.config import AdapterConfig
+from lorry.adapters.config.lora import EMBEDDING, HEAD
+from lorry.adapters.config.read import AdapterConfig
 from lorry.adapters.faults import Faults
 from lorry.adapters.linears import Linear, plan_linear
-from lorry.adapters.lora_config import EMBEDDING, HEAD
 from lorry.adapters.names import BaseModules, Parts
 from lorry.adapters.outer import plan_outer
 from lorry.adapters.plan import AdapterPlan, ModulePlan

@@ -28,7 +28,7 @@ _MAX_FAILURES_KEPT = 1024
 
 
 class HostImage(Protocol):
-    """What the host tier needs to know of an image (``lorry.adapters.image.DeviceImage`` is one)."""
+    """What the host tier needs to know of an image (``lorry.adapters.image.build.DeviceImage`` is one)."""
 
     @property
     def digest(self) -> AdapterDigest: ...

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lorry.adapters.config import CONFIG_NAME, AdapterConfig, ConfigRefused, read_config
+from lorry.adapters.config.read import CONFIG_NAME, AdapterConfig, ConfigRefused, read_config
 from lorry.adapters.copies import check_copies
 from lorry.adapters.directory import check_files
 from lorry.adapters.header import HeaderLimits, HeaderRefused
@@ -135,7 +135,7 @@ class _Run:
     def _probe(self, plan: AdapterPlan) -> Check:
         import torch
 
-        from lorry.adapters.image_source import no_base
+        from lorry.adapters.image.source import no_base
         from lorry.adapters.probe import probe
         from lorry.layers.base_tensors import BaseTensors
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lorry.adapters.lora_config import EMBEDDING, HEAD
+from lorry.adapters.config.lora import EMBEDDING, HEAD
 from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.report import Check
 from lorry.adapters.shards import WeightFiles

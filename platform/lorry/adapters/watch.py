@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lorry.adapters.report import Check
-from lorry.adapters.sandbox_limits import Stage
+from lorry.adapters.sandbox.limits import Stage
 
 
 class Watch:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lorry.adapters.formats import sections, statement
+from lorry.adapters.config.formats import sections, statement
 
 _NAME = 24
 """Columns that a name has at least, where it needs them."""

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from lorry.adapters.local_s3 import LocalS3
 from lorry.adapters.report import Check, ValidationReport
-from lorry.adapters.sandbox import examine_async
+from lorry.adapters.sandbox.examine import examine_async
 from lorry.adapters.store import open_store
 from lorry.adapters.validate import Limits
 from lorry.cli.homes import Home, HomeLock

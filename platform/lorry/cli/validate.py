@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lorry.adapters.report import ValidationReport
-from lorry.adapters.sandbox import examine
+from lorry.adapters.sandbox.examine import examine
 from lorry.cli.model import model_directory
 from lorry.errors import ResourceNotFound
 

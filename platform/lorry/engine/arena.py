@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lorry.adapters.image import DeviceImage, row_sums
-from lorry.adapters.image_extras import extra_sums
+from lorry.adapters.image.build import DeviceImage, row_sums
+from lorry.adapters.image.extras import extra_sums
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
 from lorry.layers.extras import AdapterExtras

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lorry.adapters.image import DeviceImage, image_builder
+from lorry.adapters.image.build import DeviceImage, image_builder
 from lorry.adapters.store import open_store
 from lorry.adapters.tiers import BaseFiles, HostTierStore, open_host_tier
 from lorry.adapters.validate import Limits

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 import lorry
-from lorry.adapters.image import DeviceImage
+from lorry.adapters.image.build import DeviceImage
 from lorry.adapters.manifest import AdapterRef
 from lorry.config import EngineConfig
 from lorry.engine.arena import AdapterArena

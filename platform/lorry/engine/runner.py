@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from lorry.adapters.image import DeviceImage
+from lorry.adapters.image.build import DeviceImage
 from lorry.engine.arena import AdapterArena, SlotEntry
 from lorry.engine.sampler import Drawn, SequenceState, draw, score_prompt
 from lorry.errors import AdapterLoadFailed, LorryError, NonFiniteLogits, SlotIntegrity

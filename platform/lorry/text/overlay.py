@@ -60,7 +60,7 @@ def read_version_text(
 
     No template is compiled here, let alone rendered. A tokenizer.json does run: its library puts added tokens through
     the normalizer when it reads them, which can take any time and memory. So what nobody has validated yet is read
-    under limits (``lorry.adapters.sandbox``).
+    under limits (``lorry.adapters.sandbox.examine``).
     """
     try:
         return _read(base_dir, folder, config_ids)

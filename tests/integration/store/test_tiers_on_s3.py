@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from lorry.adapters.image import image_builder
+from lorry.adapters.image.build import image_builder
 from lorry.adapters.local_s3 import LocalS3
 from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
 from lorry.adapters.store import open_store

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lorry.adapters.lora_config import EMBEDDING, HEAD
+from lorry.adapters.config.lora import EMBEDDING, HEAD
 from lorry.adapters.plan import AdapterPlan, EmbeddingPlan, ModulePlan
 from lorry.adapters.shards import WeightFiles
 from lorry.layers.sites import module_name

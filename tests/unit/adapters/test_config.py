@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lorry.adapters.config import ConfigRefused, parse_config, read_config
+from lorry.adapters.config.read import ConfigRefused, parse_config, read_config
 from lorry.layers.sites import SITE_SLICES, module_name
 
 from . import craft

@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import get_peft_model_state_dict
 
-from lorry.adapters.image import build_image
+from lorry.adapters.image.build import build_image
 from lorry.adapters.validate import validate_directory
 from lorry.ids import AdapterDigest
 from lorry.layers.sites import SITE_SLICES, module_name

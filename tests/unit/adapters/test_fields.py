@@ -18,8 +18,8 @@ from peft.tuners.lora import layer
 from peft.utils import PeftType
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lorry.adapters.config import ConfigRefused, parse_config
-from lorry.adapters.fields import FIELDS, FORMER, INITIALISERS, FieldRule, initialiser
+from lorry.adapters.config.fields import FIELDS, FORMER, INITIALISERS, FieldRule, initialiser
+from lorry.adapters.config.read import ConfigRefused, parse_config
 
 from . import craft
 

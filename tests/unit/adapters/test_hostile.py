@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lorry.adapters.report import ValidationReport
-from lorry.adapters.sandbox import Examination, Usage
+from lorry.adapters.sandbox.examine import Examination, Usage
 from lorry.adapters.validate import validate_directory
 from lorry.layers.spec import DecoderSpec
 from tests.unit.adapters.hostile import BASE_CONFIG, CORPUS

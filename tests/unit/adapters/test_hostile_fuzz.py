@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lorry.adapters.report import ValidationReport
-from lorry.adapters.sandbox import examine
+from lorry.adapters.sandbox.examine import examine
 from lorry.adapters.shards import open_weights
 from lorry.adapters.validate import validate_directory
 from tests.unit.adapters import craft

@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lorry.adapters.image import DeviceImage, build_image, checksum
+from lorry.adapters.image.build import DeviceImage, build_image, checksum
 from lorry.adapters.validate import validate_directory
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest

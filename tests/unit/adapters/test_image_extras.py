@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lorry.adapters.image import DeviceImage, build_image
+from lorry.adapters.image.build import DeviceImage, build_image
 from lorry.adapters.plan import AdapterPlan, EmbeddingPlan, HeadPlan
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest

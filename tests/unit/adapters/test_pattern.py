@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lorry.adapters.pattern import MatchBudget, Pattern, PatternRefused
+from lorry.adapters.config.pattern import MatchBudget, Pattern, PatternRefused
 
 NAMES = [f"model.layers.{layer}.{tail}" for layer in (0, 1, 12) for tail in ("self_attn.q_proj", "mlp.up_proj")]
 

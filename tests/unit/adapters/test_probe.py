@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from lorry.adapters import probe as module
-from lorry.adapters.image import DeviceImage, build_image
+from lorry.adapters.image.build import DeviceImage, build_image
 from lorry.adapters.plan import AdapterPlan, EmbeddingPlan, HeadPlan, ModulePlan
 from lorry.adapters.probe import TOLERANCE, probe
 from lorry.layers.base_tensors import BaseTensors

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from lorry.adapters import sandbox, sandbox_process
 from lorry.adapters.report import Check
-from lorry.adapters.sandbox import Cancelled, Examination, examine
-from lorry.adapters.sandbox_child import plain
-from lorry.adapters.sandbox_limits import Allowance, Growth, SandboxLimits, Sizes, StageLimits
-from lorry.adapters.sandbox_process import Child, TooMuchSaid
+from lorry.adapters.sandbox import examine as sandbox
+from lorry.adapters.sandbox import process as sandbox_process
+from lorry.adapters.sandbox.child import plain
+from lorry.adapters.sandbox.examine import Cancelled, Examination, examine
+from lorry.adapters.sandbox.limits import Allowance, Growth, SandboxLimits, Sizes, StageLimits
+from lorry.adapters.sandbox.process import Child, TooMuchSaid
 from lorry.adapters.validate import validate_directory
 from lorry.errors import Unavailable, UnsupportedBase
 from tests.unit.adapters import craft

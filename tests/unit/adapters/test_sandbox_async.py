@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lorry.adapters import sandbox
 from lorry.adapters.report import Check
-from lorry.adapters.sandbox import CHILDREN, Examination, examine_async
+from lorry.adapters.sandbox import examine as sandbox
+from lorry.adapters.sandbox.examine import CHILDREN, Examination, examine_async
 from tests.unit.adapters import craft
 from tests.unit.adapters.hostile.kinds import MANY_FILES, TALKATIVE, write_long
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lorry.adapters.image import DeviceImage, image_builder
+from lorry.adapters.image.build import DeviceImage, image_builder
 from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.tiers import HostTierStore, open_host_tier
 from lorry.config import TierConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lorry.adapters.disk import DiskTier
-from lorry.adapters.image import DeviceImage, image_builder
+from lorry.adapters.image.build import DeviceImage, image_builder
 from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
 from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.store import DirectoryStore

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lorry.adapters.fields import FIELDS, INITIALISERS
-from lorry.adapters.formats import sections
+from lorry.adapters.config.fields import FIELDS, INITIALISERS
+from lorry.adapters.config.formats import sections
 from lorry.cli.app import main
 from tests.support.adapters import save_adapter
 from tests.support.tiny_base import write_tiny_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lorry.adapters.image import build_image
+from lorry.adapters.image.build import build_image
 from lorry.adapters.validate import validate_directory
 from lorry.engine.arena import AdapterArena
 from lorry.errors import AdapterLoadFailed, LorryError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lorry.adapters.image import DeviceImage
+from lorry.adapters.image.build import DeviceImage
 from lorry.engine.arena import AdapterArena, SlotEntry
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId

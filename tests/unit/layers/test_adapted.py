@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lorry.adapters.gains import dora_embedding_gain, dora_gain
+from lorry.adapters.image.gains import dora_embedding_gain, dora_gain
 from lorry.layers.adapted import Adapted, ExtraRows, adapted_logits, extra_rows
 from lorry.layers.extras import AdapterExtras, EmbeddingExtras, HeadExtras, SiteVectors
 from lorry.layers.linear import PlainLinear

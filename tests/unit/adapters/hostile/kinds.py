@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from lorry.adapters.report import Check, ValidationReport
-from lorry.adapters.sandbox_limits import SandboxLimits
+from lorry.adapters.sandbox.limits import SandboxLimits
 from lorry.adapters.validate import Limits
 from tests.support.tiny_tokenizer import write_tokenizer
 from tests.unit.adapters import craft

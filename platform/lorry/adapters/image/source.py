@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lorry.adapters.image_memory import ImageMemory
+from lorry.adapters.image.memory import ImageMemory
 from lorry.adapters.plan import ModulePlan
 from lorry.adapters.shards import WeightFiles
 from lorry.errors import AdapterLoadFailed

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from lorry.adapters.report import Check, ValidationReport
-from lorry.adapters.sandbox_limits import OUT_OF_MEMORY, SandboxLimits, Sizes, allowances_to_dict
-from lorry.adapters.sandbox_process import Child, TooMuchSaid
+from lorry.adapters.sandbox.limits import OUT_OF_MEMORY, SandboxLimits, Sizes, allowances_to_dict
+from lorry.adapters.sandbox.process import Child, TooMuchSaid
 from lorry.adapters.validate import Limits
 from lorry.errors import Unavailable, UnsupportedBase
 from lorry.layers.spec import DecoderSpec
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 OnCheck = Callable[[Check], None]
 CHILDREN = 4
 """How many children the async callers of one process have at once; the others wait."""
-_CHILD = "lorry.adapters.sandbox_child"
+_CHILD = "lorry.adapters.sandbox.child"
 _LIMITS = Limits()
 _SANDBOX = SandboxLimits()
 _TOO_LONG = frozenset({-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGALRM})

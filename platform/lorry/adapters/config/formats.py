@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lorry.adapters.config import CONFIG_NAME
+from lorry.adapters.config.fields import FIELDS, GROUPS, INITIALISER_REMEDY, INITIALISERS, FieldRule
+from lorry.adapters.config.read import CONFIG_NAME
 from lorry.adapters.directory import COMPANIONS, HARMLESS, TOKENIZER
-from lorry.adapters.fields import FIELDS, GROUPS, INITIALISER_REMEDY, INITIALISERS, FieldRule
 from lorry.adapters.header import ITEM_BYTES, PICKLE_SUFFIXES
 from lorry.adapters.names import PARTS, PREFIX
 from lorry.adapters.shards import INDEX_NAMES, WEIGHTS_NAME

@@ -1,4 +1,4 @@
-"""The process that reads an adapter's files: ``python -I -m lorry.adapters.sandbox_child``, started by ``sandbox``.
+"""The process that reads an adapter's files: ``python -I -m lorry.adapters.sandbox.child``, started by ``sandbox``.
 
 The request is one JSON object on standard input; the answer is JSON lines on standard output:
 ``{"stage": name}`` at each stage, the first when the limits hold and nothing of the adapter was touched yet,
@@ -23,7 +23,7 @@ from typing import Any
 
 from lorry.adapters.header import HeaderLimits
 from lorry.adapters.report import Check
-from lorry.adapters.sandbox_limits import OUT_OF_MEMORY, Allowance, Stage, allowances_from_dict
+from lorry.adapters.sandbox.limits import OUT_OF_MEMORY, Allowance, Stage, allowances_from_dict
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.adapters.watch import Watch
 from lorry.errors import UnsupportedBase

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lorry.adapters.gains import dora_embedding_gain, dora_gain
-from lorry.adapters.image_source import ImageSource
+from lorry.adapters.image.gains import dora_embedding_gain, dora_gain
+from lorry.adapters.image.source import ImageSource
 from lorry.adapters.plan import AdapterPlan, EmbeddingPlan, HeadPlan, ModulePlan
 from lorry.layers.extras import AdapterExtras, EmbeddingExtras, HeadExtras, SiteVectors
 from lorry.layers.sites import LoraSite, Site, module_name

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lorry.adapters.config.pattern import Pattern
+from lorry.adapters.config.problems import Problems
 from lorry.adapters.header import show
-from lorry.adapters.pattern import Pattern
-from lorry.adapters.problems import Problems
 
 _LITERAL = re.compile(r"[A-Za-z0-9_.]+\Z")
 _MAX_REGEXES = 64

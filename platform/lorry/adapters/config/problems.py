@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lorry.adapters.config.pattern import MatchBudget, Pattern, PatternRefused
 from lorry.adapters.header import show
-from lorry.adapters.pattern import MatchBudget, Pattern, PatternRefused
 
 
 @dataclass(frozen=True, slots=True)

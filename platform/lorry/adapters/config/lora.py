@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from lorry.adapters.by_module import ByModule, read_alphas, read_ranks
-from lorry.adapters.fields import INITIALISER_REMEDY, initialiser
+from lorry.adapters.config.by_module import ByModule, read_alphas, read_ranks
+from lorry.adapters.config.fields import INITIALISER_REMEDY, initialiser
+from lorry.adapters.config.problems import Problems
 from lorry.adapters.header import show
-from lorry.adapters.problems import Problems
 from lorry.layers import spec
 
 EMBEDDING, HEAD = spec.EMBEDDING.removesuffix(".weight"), spec.HEAD.removesuffix(".weight")

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lorry.adapters.config.pattern import Pattern
+from lorry.adapters.config.problems import Problems
 from lorry.adapters.header import show
-from lorry.adapters.pattern import Pattern
-from lorry.adapters.problems import Problems
 
 _ALL_LINEAR = "all-linear"
 _LIST_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*\Z")

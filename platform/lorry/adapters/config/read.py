@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from lorry.adapters.fields import FIELDS, PeftType, rule_of
+from lorry.adapters.config.fields import FIELDS, PeftType, rule_of
+from lorry.adapters.config.ia3 import GainRule, read_ia3
+from lorry.adapters.config.lora import LoraFields, read_flag, read_lora
+from lorry.adapters.config.problems import ConfigProblem, ConfigRefused, Problems
+from lorry.adapters.config.targets import SavedRule, TargetRule
 from lorry.adapters.header import HeaderRefused, read_bounded, show, strict_json
-from lorry.adapters.ia3_config import GainRule, read_ia3
-from lorry.adapters.lora_config import LoraFields, read_flag, read_lora
-from lorry.adapters.problems import ConfigProblem, ConfigRefused, Problems
-from lorry.adapters.targets import SavedRule, TargetRule
 from lorry.layers.families import FAMILIES
 
 CONFIG_NAME = "adapter_config.json"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lorry.adapters.config.pattern import Pattern
+from lorry.adapters.config.problems import Problems
 from lorry.adapters.header import show
-from lorry.adapters.pattern import Pattern
-from lorry.adapters.problems import Problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from lorry.adapters.header import HeaderLimits, HeaderRefused
-from lorry.adapters.image_extras import build_extras, extra_sums
-from lorry.adapters.image_source import BaseWeights, ImageSource, no_base
+from lorry.adapters.image.extras import build_extras, extra_sums
+from lorry.adapters.image.source import BaseWeights, ImageSource, no_base
 from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.shards import WeightFiles
 from lorry.errors import AdapterLoadFailed
@@ -66,7 +66,7 @@ class DeviceImage:
     sums: tuple[int, ...]
     """``operand_sums``: what the device's copy must add up to."""
     extra_sums: tuple[int | None, ...]
-    """``lorry.adapters.image_extras.extra_sums`` of all extras."""
+    """``lorry.adapters.image.extras.extra_sums`` of all extras."""
 
     @property
     def extra_bytes(self) -> int:

@@ -1,0 +1,1 @@
+"""Validation in a process of its own, with limits."""
