@@ -23,7 +23,7 @@ from lorry.gateway.served import check_served
 from lorry.gateway.sizes import Room
 from lorry.gateway.texts import VersionTexts, text_of
 from lorry.gateway.wire import Answer
-from lorry.ids import RequestId
+from lorry.ids import RequestId, TenantId
 from lorry.registry.authz import Caller
 from lorry.registry.snapshot import Resolution, Snapshot
 from lorry.request import StoppingParams
@@ -77,7 +77,7 @@ class Admission:
         resolution = self.resolve(snapshot, caller, "model", message.model, message.expected_sha256)
         route = await self.routes.route(resolution.base)
         fields = check_fields(message, vocabulary_of(resolution, route), route.context_tokens)
-        prompt = await self._prompt(message, resolution, route)
+        prompt = await self._prompt(message, resolution, route, caller.tenant)
         source_field = message.WhichOneof("input") or "prompt"
         room = Room(route.context_tokens, self.max_tokens_cap)
         max_tokens, source = room.max_tokens(fields, source_field, len(prompt))
@@ -128,14 +128,19 @@ class Admission:
         check_text(message, bad)
         bad.raise_if_any()
         route = await self.routes.route(resolution.base)
-        return await self._prompt(message, resolution, route)
+        return await self._prompt(message, resolution, route, caller.tenant)
 
     async def _prompt(
-        self, message: pb.GenerateRequest | pb.CountTokensRequest, resolution: Resolution, route: Route
+        self,
+        message: pb.GenerateRequest | pb.CountTokensRequest,
+        resolution: Resolution,
+        route: Route,
+        tenant: TenantId,
     ) -> tuple[int, ...]:
         if isinstance(message, pb.GenerateRequest) and message.WhichOneof("input") == "token_ids":
             return tuple(message.token_ids.ids)
-        async with text_of(resolution, route.tokenizer, route.info.base_dir, self.pool, self.texts) as text:
+        base_dir = route.info.base_dir
+        async with text_of(resolution, route.tokenizer, base_dir, self.pool, self.texts, tenant) as text:
             return await prompt_ids(message, text)
 
 

@@ -119,12 +119,12 @@ class VersionTexts:
         folder.mkdir(parents=True)
 
     @asynccontextmanager
-    async def open(self, sha256: str, ref: AdapterRef, base_dir: Path) -> AsyncIterator[TextSide]:
-        """Raises AdapterObjectMissing, AdapterDigestMismatch, ObjectStoreUnavailable, or AdapterLoadFailed for a file
-        that is larger than any that was accepted."""
+    async def open(self, sha256: str, ref: AdapterRef, base_dir: Path, tenant: str = "") -> AsyncIterator[TextSide]:
+        """For ``tenant``'s request. Raises AdapterObjectMissing, AdapterDigestMismatch, ObjectStoreUnavailable, or
+        AdapterLoadFailed for a file that is larger than any that was accepted."""
         found = await self._fetched(sha256, ref)
         try:
-            yield OwnText(VersionText(sha256, base_dir, found.path), self._workers, self._pool)
+            yield OwnText(VersionText(sha256, base_dir, found.path, tenant), self._workers, self._pool)
         finally:
             found.users -= 1
             await self._evict()
@@ -199,7 +199,12 @@ _FOLDERS_MAX = 1024
 
 @asynccontextmanager
 async def text_of(
-    resolution: Resolution, tokenizer: Tokenizer, base_dir: Path, pool: Executor, texts: VersionTexts | None
+    resolution: Resolution,
+    tokenizer: Tokenizer,
+    base_dir: Path,
+    pool: Executor,
+    texts: VersionTexts | None,
+    tenant: str,
 ) -> AsyncIterator[TextSide]:
     """The text side that a name resolved to. ``texts`` None: this gateway serves none but the base's."""
     text, ref = resolution.text, resolution.ref
@@ -208,7 +213,7 @@ async def text_of(
     elif texts is None:
         raise NotServedYet("model: this version brings its own tokenizer or template, and this gateway serves none")
     else:
-        async with texts.open(text.sha256, ref, base_dir) as own:
+        async with texts.open(text.sha256, ref, base_dir, tenant) as own:
             yield own
 
 

@@ -1,8 +1,8 @@
 """Texts of versions made under limits: a template is a program that a tenant wrote, and so is a tokenizer's pattern.
 
 Both run in a process of their own (``lorry.text.child``), which the kernel ends at its limits of time and memory and
-which is started anew for the next request. What was ended once over a version's text is refused for a while without
-being tried, so that one version cannot keep the workers busy.
+which is started anew for the next request. A tenant whose request was ended over a text side is refused that text side
+for a while without a try, so that one tenant cannot keep the workers busy; others, who may have an equal one, are not.
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ class TextLimits:
     rendered_chars: int = 4 << 20
     ids: int = 1 << 20
     barred_s: float = 30.0
-    """For so long a text side that went over a limit is refused without a try."""
+    """For so long a text side that went over a limit is refused to its tenant without a try."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionText:
-    """A version's own text side: ``folder`` has its files, over those of ``base_dir``; both lie still."""
+    """A version's own text side: ``folder`` has its files, over those of ``base_dir``; both lie still. ``tenant``
+    asks."""
 
     sha256: str
     base_dir: Path
     folder: Path
+    tenant: str = ""
 
 
 class _Ended(Exception):
@@ -157,7 +159,7 @@ class TextWorkers:
         for worker in self._all:
             self._idle.put(worker)
         self._lock = threading.Lock()
-        self._barred: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._barred: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
 
     def encode(self, text: VersionText, prompt: str) -> tuple[int, ...]:
         """Raises InvalidRequest (``prompt``) where the version's tokenizer fails over it or takes too much."""
@@ -240,13 +242,13 @@ class TextWorkers:
 
     def _refuse_barred(self, text: VersionText, field: str) -> None:
         with self._lock:
-            until, what = self._barred.get(text.sha256, (0.0, ""))
+            until, what = self._barred.get((text.tenant, text.sha256), (0.0, ""))
         if self._clock() < until:
             raise self._over(field, what)
 
     def _bar(self, text: VersionText, what: str) -> None:
         with self._lock:
-            self._barred[text.sha256] = (self._clock() + self._limits.barred_s, what)
+            self._barred[text.tenant, text.sha256] = (self._clock() + self._limits.barred_s, what)
             while len(self._barred) > _BARRED_KEPT:
                 self._barred.popitem(last=False)
 

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,9 @@ def test_what_was_ended_once_is_refused_without_a_try_for_a_while(base: Path, tm
     with pytest.raises(InvalidRequest, match=r"0\.5 s"):
         workers.encode(text, "the prompt is refused too: it is the version that misbehaves")
     assert workers._all[0]._child is None, "nothing was started"
+    assert workers.encode(replace(text, tenant="another"), "who has an equal one and did nothing")
+    with pytest.raises(InvalidRequest, match=r"0\.5 s"):
+        workers.encode(text, "still")
     now[0] = LIMITS.barred_s + 1
     assert workers.encode(text, "lorry")
     workers.close()
