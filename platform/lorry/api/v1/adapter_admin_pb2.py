@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'lorry/api/v1/adapter_admin.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -82,4 +82,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ALIAS']._serialized_end=2299
   _globals['_ADAPTERADMINSERVICE']._serialized_start=2473
   _globals['_ADAPTERADMINSERVICE']._serialized_end=3517
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)

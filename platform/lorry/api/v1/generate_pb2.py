@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'lorry/api/v1/generate.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -106,4 +106,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODEL']._serialized_end=4865
   _globals['_GENERATESERVICE']._serialized_start=5368
   _globals['_GENERATESERVICE']._serialized_end=5778
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)

@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'lorry/api/v1/tenant_admin.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -88,4 +88,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLEARPINREQUEST']._serialized_end=2374
   _globals['_TENANTADMINSERVICE']._serialized_start=2465
   _globals['_TENANTADMINSERVICE']._serialized_end=3623
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)

@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'lorry/internal/v1/engine.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -89,4 +89,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATERESPONSE']._serialized_end=3603
   _globals['_ENGINESERVICE']._serialized_start=3606
   _globals['_ENGINESERVICE']._serialized_end=3874
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)
