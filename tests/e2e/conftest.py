@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from lorry.adapters.report import Check, ValidationReport
+from lorry.adapters.sandbox.examine import examine_async
+from lorry.adapters.validate import Limits, validate_directory
+from lorry.cli import platform as cli_platform
+from lorry.layers.spec import DecoderSpec
 from tests.e2e.random_base import Files, Lab, laboratory, write_files
 from tests.e2e.world import World, fill, running, settings, write_base
+
+
+async def validate_here(
+    path: Path,
+    spec_config: Mapping[str, Any],
+    limits: Limits,
+    base_name: str | None = None,
+    base_dir: Path | None = None,
+    on_check: Callable[[Check], None] = lambda check: None,
+) -> ValidationReport:
+    """As ``examine_async``, every check and the probe, without a process of its own, which imports torch each time."""
+    spec = DecoderSpec.from_config(spec_config)
+    report = await asyncio.to_thread(validate_directory, path, spec, limits, base_name, base_dir)
+    for check in report.checks:
+        on_check(check)
+    return report
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quick_validation() -> Iterator[None]:
+    """These tests register hundreds of adapters; those that are about registration take ``sandboxed``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli_platform, "examine_async", validate_here)
+        yield
+
+
+@pytest.fixture
+def sandboxed(quick_validation: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation as ``lorry serve`` does it."""
+    monkeypatch.setattr(cli_platform, "examine_async", examine_async)
 
 
 @pytest.fixture(scope="package")

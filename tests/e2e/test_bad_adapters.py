@@ -13,7 +13,7 @@ from lorry.errors import AdapterRefused, FailedPrecondition, InvalidRequest, Res
 from tests.e2e.bad import KINDS, SCRIPT, SHARED, write_bad, write_source
 from tests.e2e.world import BASE, World, ask
 
-pytestmark = pytest.mark.asyncio(loop_scope="package")
+pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.usefixtures("sandboxed")]
 
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 

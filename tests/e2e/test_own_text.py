@@ -19,7 +19,7 @@ from tests.e2e.world import BASE, Tenant, World, ask, bearer
 from tests.support.tiny_tokenizer import EOS
 from tests.support.tracers import HOME, VOCABULARY, write_tracer
 
-pytestmark = pytest.mark.asyncio(loop_scope="package")
+pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.usefixtures("sandboxed")]
 
 CHAT = pb.Chat(messages=[pb.ChatMessage(role="user", content="lorry")])
 
