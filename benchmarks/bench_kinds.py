@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from bench_adapters import KINDS, load_spec, write_kind
@@ -108,6 +109,30 @@ def mixes(rows: int) -> dict[str, list[str | None]]:
 
 
 @torch.inference_mode()
+def measure(base_dir: Path, scratch: Path, rows: int, rounds: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """One entry for each mix: milliseconds of a step, its ratio to the plain one, and whether the rows that are plain
+    LoRA in it have the very logits that they have among their own kind."""
+    bench = Bench(base_dir, scratch, rows, dtype)
+    steps = {name: bench.step(mix) for name, mix in mixes(rows).items()}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    logits = {name: step() for name, step in steps.items()}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            began = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - began)
+    plain = times["plain"]
+    return [
+        {
+            "mix": name,
+            "ms": statistics.median(mine) * 1000,
+            "to_plain": statistics.median(a / b for a, b in zip(mine, plain, strict=True)),
+            "plain_rows_bit_equal": "one" not in name or torch.equal(logits[name][:-1], logits["plain"][:-1]),
+        }
+        for name, mine in times.items()
+    ]
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     add_base_option(parser)
@@ -119,25 +144,9 @@ def main() -> None:
     result: dict[str, object] = {"context_tokens": CONTEXT, "rank": 16, "dtype": str(dtype), "rounds": options.rounds}
     for rows in options.rows:
         with chosen_base(options) as (base_dir, scratch):
-            bench = Bench(base_dir, scratch, rows, dtype)
-            steps = {name: bench.step(mix) for name, mix in mixes(rows).items()}
-            times: dict[str, list[float]] = {name: [] for name in steps}
-            logits = {name: step() for name, step in steps.items()}
-            for _ in range(options.rounds):
-                for name, step in steps.items():
-                    began = time.perf_counter()
-                    step()
-                    times[name].append(time.perf_counter() - began)
-        table = []
-        for name, mine in times.items():
-            ratio = statistics.median(a / b for a, b in zip(mine, times["plain"], strict=True))
-            same = "one" not in name or bool(torch.equal(logits[name][:-1], logits["plain"][:-1]))
-            table.append((name, statistics.median(mine) * 1000, ratio, "yes" if same else "NO"))
-        show(f"a decode step of {rows} rows", ("mix", "ms", "to plain", "plain rows bit-equal"), table)
-        result[f"{rows}_rows"] = [
-            {"mix": name, "ms": ms, "to_plain": ratio, "plain_rows_bit_equal": same == "yes"}
-            for name, ms, ratio, same in table
-        ]
+            found = measure(base_dir, scratch, rows, options.rounds, dtype)
+        show(f"a decode step of {rows} rows", list(found[0]), [list(entry.values()) for entry in found])
+        result[f"{rows}_rows"] = found
     keep(result, options.json)
 
 

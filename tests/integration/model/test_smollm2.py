@@ -98,7 +98,7 @@ def config_of(base_dir: Path, chunk: int) -> EngineConfig:
     )
 
 
-@pytest.mark.parametrize("chunk", [256, 19], ids=["whole", "chunked"])
+@pytest.mark.parametrize("chunk", [256, pytest.param(19, marks=pytest.mark.soak)], ids=["whole", "chunked"])
 async def test_every_adapter_and_the_base(
     base_dir: Path,
     oracle: dict[str, Any],
