@@ -113,7 +113,7 @@ def _save(tuned: PeftModel, folder: Path, **options: Any) -> None:
     def readme(output: str) -> None:
         (Path(output) / "README.md").write_text("---\nlibrary_name: peft\n---\n")
 
-    tuned.create_or_update_model_card = readme  # type: ignore[method-assign,assignment]
+    tuned.create_or_update_model_card = readme  # type: ignore[method-assign,assignment]  # words only
     tuned.save_pretrained(str(folder), **options)
 
 

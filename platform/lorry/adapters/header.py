@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,7 @@ def strict_json(text: str, what: str, max_depth: int = _MAX_DEPTH) -> Any:
     def pairs(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
         if len(found) != len(items):
-            seen: set[str] = set()
-            key = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            key, _ = Counter(key for key, _ in items).most_common(1)[0]
             raise HeaderRefused(what, f"{what}: the key {show(key)} is there twice; write it once", key)
         return found
 

@@ -147,7 +147,7 @@ class VersionTexts:
             found.users += 1
             try:
                 await asyncio.shield(found.fetch)
-            except BaseException as error:
+            except BaseException as error:  # whoever leaves, however, is no longer a user
                 found.users -= 1
                 if isinstance(error, LorryError) and found.of != ref.digest:
                     continue  # another version's objects with the same text are no fault of this one

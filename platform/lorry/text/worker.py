@@ -83,7 +83,7 @@ class _Worker:
             return self._read(child, time.monotonic() + seconds + _BACKSTOP_S)
         except (OSError, EOFError):
             raise _Ended(self._why(seconds)) from None
-        except BaseException:
+        except BaseException:  # a cancelled caller too leaves an answer in the pipe: the child goes
             self.close()
             raise
 

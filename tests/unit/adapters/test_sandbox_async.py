@@ -28,7 +28,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Examination]:
 
     class Seen(Examination):
         def __init__(self, *given: object) -> None:
-            super().__init__(*given)  # type: ignore[arg-type]
+            super().__init__(*given)  # type: ignore[arg-type]  # passed on
             found.append(self)
 
     monkeypatch.setattr(sandbox, "Examination", Seen)

@@ -1,7 +1,7 @@
 """What needs no clock of the benchmark: rows of plain LoRA do not notice what the other rows are.
 
-Of four rows, as of eight, the kernel takes one way through the arena whatever the last row is; of three it does not, and
-the same sums come in another order.
+Of four rows, as of eight, the kernel takes one way through the arena whatever the last row is; of three it does not,
+and the same sums come in another order.
 """
 
 from pathlib import Path

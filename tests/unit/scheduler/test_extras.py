@@ -68,7 +68,7 @@ def test_what_failed_is_not_tried_again_in_a_plan_nor_what_needs_more_of_both() 
         tried.append(rig.residency.need_of(AdapterDigest(owner)))
         return found(owner, force=force)
 
-    rig.residency.room_for = room_for  # type: ignore[method-assign, assignment]
+    rig.residency.room_for = room_for  # type: ignore[method-assign, assignment]  # counted in passing
     needs = {"w": (16, 0), "e": (0, 50), "ww": (16, 10), "both": (16, 50), "ee": (0, 60), "one": (8, 41)}
     for name, (rank, extra_bytes) in needs.items():
         rig.add(name, version(name, rank, extra_bytes))
