@@ -32,9 +32,9 @@ knobs = st.fixed_dictionaries(
 def test_adjusted_logits_equal_the_loop_exactly(
     logits: list[float], prompt: list[int], output: list[int], knobs: dict[str, float]
 ) -> None:
-    want = adjust_reference(logits, prompt, output, **knobs)  # type: ignore[arg-type]
-    whole = Penalties(prompt, output, **knobs)  # type: ignore[arg-type]
-    grown = Penalties(prompt, **knobs)  # type: ignore[arg-type]
+    want = adjust_reference(logits, prompt, output, **knobs)  # type: ignore[arg-type]  # knobs of one table
+    whole = Penalties(prompt, output, **knobs)  # type: ignore[arg-type]  # knobs of one table
+    grown = Penalties(prompt, **knobs)  # type: ignore[arg-type]  # knobs of one table
     row = torch.tensor(logits)
     for token in output:
         grown.adjust(row)
@@ -64,14 +64,14 @@ def test_draws_equal_the_loops_and_no_other_row_notices(
     seed: int,
 ) -> None:
     top_k, top_p, min_p = filters
-    adjusted = adjust_reference(logits, prompt, output, **knobs)  # type: ignore[arg-type]
+    adjusted = adjust_reference(logits, prompt, output, **knobs)  # type: ignore[arg-type]  # knobs of one table
     choose = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     where = {"choice": 2, "position": len(prompt) + len(output)}
-    want = sample_reference(adjusted, **choose, **where)  # type: ignore[arg-type]
-    plain = sample_reference(logits, **choose, **where)  # type: ignore[arg-type]
-    penalties = Penalties(prompt, output, **knobs)  # type: ignore[arg-type]
-    row = RowSampling(**choose, **where, penalties=penalties)  # type: ignore[arg-type]
-    mate = RowSampling(**choose, **where)  # type: ignore[arg-type]
+    want = sample_reference(adjusted, **choose, **where)  # type: ignore[arg-type]  # knobs of one table
+    plain = sample_reference(logits, **choose, **where)  # type: ignore[arg-type]  # knobs of one table
+    penalties = Penalties(prompt, output, **knobs)  # type: ignore[arg-type]  # knobs of one table
+    row = RowSampling(**choose, **where, penalties=penalties)  # type: ignore[arg-type]  # knobs of one table
+    mate = RowSampling(**choose, **where)  # type: ignore[arg-type]  # knobs of one table
     batch = torch.tensor([logits] * 3)
     assert sample(batch, [mate, row, mate]) == ([plain, want, plain], [True] * 3)
     assert batch.tolist() == [logits] * 3
@@ -91,14 +91,14 @@ def test_draws_equal_the_loops_and_no_other_row_notices(
 )
 def test_the_wildest_finite_values_still_choose_an_id(temperature: float, knobs: dict[str, float]) -> None:
     logits = [3e38, -3e38, 0.0, 1.0]
-    penalties = Penalties([0, 1], [1, 2, 2], **knobs)  # type: ignore[arg-type]
+    penalties = Penalties([0, 1], [1, 2, 2], **knobs)  # type: ignore[arg-type]  # knobs of one table
     adjusted = penalties.adjust(torch.tensor(logits))
     assert torch.isfinite(adjusted).all()
     assert adjusted.tolist() == adjust_reference(
         torch.tensor(logits).tolist(),
         [0, 1],
         [1, 2, 2],
-        **knobs,  # type: ignore[arg-type]
+        **knobs,  # type: ignore[arg-type]  # knobs of one table
     )
     row = RowSampling(temperature, 0, 0.9, 0.1, 5, 0, 6, penalties)
     (token,), finite = sample(torch.tensor([logits]), [row])

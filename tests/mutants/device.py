@@ -127,8 +127,8 @@ GUARDS = (
     Guard(
         "rows_are_grouped_by_vocabulary",
         RUNNER,
-        "            by_vocabulary.setdefault(own.vocabulary if own else None, []).append((row, step))\n",
-        "            by_vocabulary.setdefault(None, []).append((row, step))\n",
+        "            by_vocabulary.setdefault(own.vocabulary if own else None, []).append((row, step, own))\n",
+        "            by_vocabulary.setdefault(None, []).append((row, step, own))\n",
         ("tests/unit/engine/test_own_text.py::test_each_in_its_own_words_in_one_batch",),
     ),
     # Kind 5: no slot, another fill or another adapter is not answered with the base, nor with what lies there.
@@ -169,6 +169,14 @@ GUARDS = (
             "tests/unit/engine/test_calls.py"
             "::test_a_choice_that_ran_on_other_weights_ends_the_call_and_none_of_its_tokens_leave",
         ),
+    ),
+    # Kind 11: what one adapter lost is not another's fault.
+    Guard(
+        "a_text_side_that_is_gone_ends_its_call_alone",
+        "platform/lorry/engine/choices.py",
+        "            except LorryError as error:  # the host tier lost it",
+        "            except ZeroDivisionError as error:  # the host tier lost it",
+        ("tests/unit/engine/test_named_text.py::test_a_text_side_that_is_no_longer_there_ends_its_call_alone",),
     ),
     # Bytes on the device.
     Guard(

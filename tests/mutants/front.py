@@ -7,7 +7,7 @@ from tests.mutants.guard import Guard
 ADAPTERS = "platform/lorry/adapters"
 TENSORS = "tests/unit/adapters/test_tensors.py"
 BAD = f"{TENSORS}::test_a_bad_tensor_is_refused"
-TIED_BAD = f"{TENSORS}::test_what_a_tied_base_cannot_take_is_refused"
+TIED_BAD = "tests/unit/adapters/test_tensors_tied.py::test_what_a_tied_base_cannot_take_is_refused"
 REFUSED = "tests/unit/adapters/test_validate.py::test_bad_adapter_is_refused"
 FIELDS = "tests/unit/adapters/test_fields.py"
 CONFIG = "tests/unit/adapters/test_config.py"

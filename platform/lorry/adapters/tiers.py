@@ -211,7 +211,7 @@ class HostTierStore(Generic[I]):
             made = self._load(ref)
         except LorryError as refused:
             error = refused
-        except Exception as unforeseen:
+        except Exception as unforeseen:  # a thread nobody joins: who waits for the version must be told
             log.exception("adapter %s: loading failed", ref.digest)
             error = AdapterLoadFailed(
                 f"adapter {ref.digest}: loading failed ({type(unforeseen).__name__}); see the engine's log",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lorry.adapters.config.lora import EMBEDDING, HEAD
+from lorry.adapters.header import bf16_to_float32
 from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.report import Check
 from lorry.adapters.shards import WeightFiles
@@ -73,7 +74,7 @@ def _gram(stored: npt.NDArray[Any], dtype: str, rows_are_ranks: bool) -> npt.NDA
     for begin in range(0, size, step):
         block = turned[:, begin : begin + step]
         if dtype == "BF16":
-            block = (block.astype(np.uint32) << 16).view(np.float32)
+            block = bf16_to_float32(block)
         wide = block.astype(np.float64)
         total += wide @ wide.T
     return total

@@ -194,7 +194,7 @@ def _wrap_unary(behaviour: Behaviour, method: str) -> Behaviour:
             return await behaviour(request, context)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except Exception as error:  # the last place: every error gets a status
             await abort_with(context, _as_lorry(error, method))
 
     return call
@@ -208,7 +208,7 @@ def _wrap_stream(behaviour: Behaviour, method: str) -> Behaviour:
                     yield message
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except Exception as error:  # the last place: every error gets a status
             await abort_with(context, _as_lorry(error, method))
 
     return call

@@ -94,7 +94,7 @@ class Platform:
     async def __aenter__(self) -> Self:
         try:
             await self._start()
-        except BaseException:
+        except BaseException:  # what was started is stopped, after an interrupt too
             await self._stack.aclose()
             raise
         return self

@@ -72,7 +72,7 @@ def build(config: EngineConfig) -> BuiltEngine:
 
     try:
         parts = build_parts(config, host)
-    except BaseException:
+    except BaseException:  # nothing is left running, whatever was raised
         close()
         raise
     wake.append(parts.core.wake)

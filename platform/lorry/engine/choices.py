@@ -115,7 +115,7 @@ class Calls:
             for choice in call.choices:
                 self._scheduler.add(_scheduled(choice, arrived))
                 added.append(choice)
-        except BaseException:
+        except BaseException:  # all choices or none, whatever stopped it
             for choice in added:
                 self._scheduler.abort(choice.request_id)
             raise
@@ -161,7 +161,10 @@ class Calls:
             return None
         call, request = choice.call, choice.call.request
         if call.tokenizer is None:
-            own = None if call.digest is None else self._text(call.digest)
+            try:
+                own = None if call.digest is None else self._text(call.digest)
+            except LorryError as error:  # the host tier lost it meanwhile: this call's fault alone
+                return error
             tokenizer = own or self._tokenizer
             want = self._tokenizer.sha256 if request.text is None else request.text.sha256
             if tokenizer.sha256 != want:

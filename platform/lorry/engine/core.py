@@ -55,7 +55,7 @@ class _Question:
             return
         try:
             found = self.ask()
-        except Exception as error:
+        except Exception as error:  # it is the asker's to hear
             self.answer.set_exception(error)
         else:
             self.answer.set_result(found)
@@ -207,7 +207,7 @@ class EngineCore:
             request, arrived = item
             try:
                 self._admit(request, arrived)
-            except Exception as fault:
+            except Exception as fault:  # told to the one request that met it
                 # Nothing of the request is held yet (`add` comes last), so it alone ends, whatever it was.
                 error = fault if isinstance(fault, LorryError) else _unforeseen(request, fault)
                 self._emit(RequestRefused(request.request_id, request.tenant, error.reason, self._clock()))
@@ -263,7 +263,7 @@ class EngineCore:
                 self.heartbeat.turn(self._clock())
                 if not self.step():
                     self._idle()
-        except BaseException:
+        except BaseException:  # interrupts too: whoever waits must be told
             # State may be half changed: nothing after this may be answered. The process is restarted.
             log.exception("the engine's step loop ended")
             error = EngineUnavailable("the engine failed; try again", retry_after_s=1.0)

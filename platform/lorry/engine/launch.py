@@ -69,7 +69,7 @@ class EngineProcess:
         except TimeoutError:
             await self.kill()
             raise EngineUnavailable(f"the engine was not warm after {timeout_s:.0f} s\n{self.tail()}") from None
-        except BaseException:
+        except BaseException:  # a child must not outlive a start that failed or was cancelled
             await self.kill()
             raise
 

@@ -211,17 +211,16 @@ class CpuRunner:
     ) -> list[SequenceResult]:
         """``hidden`` holds the logit rows. A sequence with a row that is not finite gets neither token nor logprobs."""
         drawn: dict[SequenceId, Drawn | None] = {}
-        by_vocabulary: dict[int | None, list[tuple[int, SequenceStep]]] = {}
+        by_vocabulary: dict[int | None, list[tuple[int, SequenceStep, AdapterExtras | None]]] = {}
         sampled = [step for step in steps if step.logit_rows]
         for row, step in enumerate(sampled):
             entry = self._entry(step)
             own = entry.extras if entry else None
-            by_vocabulary.setdefault(own.vocabulary if own else None, []).append((row, step))
+            by_vocabulary.setdefault(own.vocabulary if own else None, []).append((row, step, own))
         for group in by_vocabulary.values():
-            rows, own_steps = [row for row, _ in group], [step for _, step in group]
+            rows, own_steps = [row for row, _, _ in group], [step for _, step, _ in group]
             own_hidden = hidden if len(rows) == hidden.shape[0] else hidden.index_select(0, torch.tensor(rows))
-            entries = [self._entry(step) for step in own_steps]
-            parts = extra_rows([1] * len(rows), [entry.extras if entry else None for entry in entries])
+            parts = extra_rows([1] * len(rows), [own for _, _, own in group])
             drawn |= draw(own_steps, self._sequences, self._decoder.head(own_hidden, parts))
         results = []
         for step in steps:

@@ -152,7 +152,7 @@ def vocabulary_of(resolution: Resolution, route: Route) -> int:
 
 def deadline_of(context: Context) -> float | None:
     """Seconds left, None without a deadline. Raises DeadlineExceeded where none is left."""
-    left = context.time_remaining()  # type: ignore[no-untyped-call, unused-ignore]
+    left = context.time_remaining()  # type: ignore[no-untyped-call, unused-ignore]  # by the stubs installed
     if left is None or left > _NO_DEADLINE_S:
         return None
     if left <= 0:

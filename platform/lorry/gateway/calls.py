@@ -93,7 +93,7 @@ class Calls:
             if isinstance(error, EngineUnavailable):
                 self._routes.forget(admitted.resolution.base.base_digest)
             raise
-        except Exception:
+        except Exception:  # billed under its name, and raised on
             outcome = "INTERNAL"
             raise
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -238,8 +239,8 @@ def _timeout(
     return seconds
 
 
-def _check_ids(field: str, ids: object, vocabulary: int, bad: Violations) -> None:
-    found = next(((at, i) for at, i in enumerate(ids) if i >= vocabulary), None)  # type: ignore[arg-type, var-annotated]
+def _check_ids(field: str, ids: Iterable[int], vocabulary: int, bad: Violations) -> None:
+    found = next(((at, i) for at, i in enumerate(ids) if i >= vocabulary), None)
     if found is not None:
         bad.add(f"{field}[{found[0]}]", f"{found[1]} is not below the vocabulary's size, {vocabulary}")
 

@@ -29,13 +29,13 @@ class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-a
     ) -> grpc.RpcMethodHandler[Any, Any]:
         found: Any = await continuation(handler_call_details)
         if found is None or handler_call_details.method != _METHOD:
-            return found  # type: ignore[no-any-return]
+            return found  # type: ignore[no-any-return]  # the stubs name no handler
         guarded: Any = grpc.unary_stream_rpc_method_handler(
             self._guard(found.unary_stream),
             request_deserializer=found.request_deserializer,
             response_serializer=found.response_serializer,
         )
-        return guarded  # type: ignore[no-any-return]
+        return guarded  # type: ignore[no-any-return]  # the stubs name no handler
 
     def _guard(self, behaviour: Callable[[Any, _Context], Any]) -> Callable[[Any, _Context], AsyncIterator[Any]]:
         async def call(request: Any, context: _Context) -> AsyncIterator[Any]:

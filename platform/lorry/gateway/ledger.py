@@ -91,7 +91,7 @@ class LedgerDrain:
                 await self.drain()
             except LorryError as error:
                 _log.warning("usage stays in the spool for now: %s", error)
-            except Exception:
+            except Exception:  # bills must outlive whatever one round meets
                 _log.exception("usage stays in the spool for now")
             await asyncio.sleep(seconds)
 
@@ -102,7 +102,7 @@ class LedgerDrain:
             return len(lines)
         except Unavailable:
             raise
-        except Exception as error:
+        except Exception as error:  # which row of them the database does not take is found out below
             _log.warning("usage: a batch of %d rows was refused, each is tried alone: %s", len(lines), error)
         refused = []
         for line, row in lines:
@@ -110,7 +110,7 @@ class LedgerDrain:
                 await self._ledger.write([row])
             except Unavailable:
                 raise
-            except Exception as error:
+            except Exception as error:  # kept in a file of its own, so that it holds up no other
                 _log.error("usage %s is refused and put aside in %s: %s", row.ledger_id, self._refused, error)
                 refused.append(line)
         await self._on_files(self._put_aside, refused)

@@ -128,7 +128,7 @@ class Relay:
         except asyncio.CancelledError:
             self._end(RequestCancelled("the request was cancelled"))
             raise
-        except Exception:
+        except Exception:  # a task nobody awaits: its reader must be told, whatever it was
             _log.exception("request %s failed between gateway and engine", self._request.request_id)
             self._end(InternalError(f"request {self._request.request_id} failed; the gateway's log says how"))
 

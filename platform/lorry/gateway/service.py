@@ -114,7 +114,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServiceServicer):
         except LorryError as error:
             outcome = error.reason
             raise
-        except Exception:
+        except Exception:  # counted under its name, and raised on
             outcome = "INTERNAL"
             raise
         finally:

@@ -75,7 +75,7 @@ class SnapshotSource:
                 if failing:
                     _log.warning("registry answers again at epoch %d", self.current().epoch)
                 failing = False
-            except Exception as error:
+            except Exception as error:  # the last snapshot holds until it can be read again
                 if not failing:
                     _log.error("registry cannot be read, keeping the last snapshot: %s", error.__cause__ or error)
                 failing = True

@@ -99,7 +99,7 @@ class Platform:
         """A new tenant's client, or another key of one that is there."""
         with contextlib.suppress(AlreadyExists):
             await self.admin.call("CreateTenant", tenant_pb.CreateTenantRequest(tenant_id=name))
-        request = tenant_pb.CreateApiKeyRequest(parent=f"tenants/{name}", principal=f"p{role}", role=role)  # type: ignore[arg-type]
+        request = tenant_pb.CreateApiKeyRequest(parent=f"tenants/{name}", principal=f"p{role}", role=role)  # type: ignore[arg-type]  # an enum
         return self.client((await self.admin.call("CreateApiKey", request)).text)
 
 

@@ -29,7 +29,7 @@ async def anna(with_base: Platform) -> Client:
 
 def version_request(upload: str, **fields: object) -> pb.CreateAdapterVersionRequest:
     values: dict[str, object] = {"parent": JSON, "upload": upload, "base": "models/tiny", **fields}
-    return pb.CreateAdapterVersionRequest(**values)  # type: ignore[arg-type]
+    return pb.CreateAdapterVersionRequest(**values)  # type: ignore[arg-type]  # the names are its own
 
 
 async def version_count(client: Client) -> int:

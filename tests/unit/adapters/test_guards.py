@@ -13,7 +13,7 @@ from lorry.adapters.validate import validate_directory
 
 from . import test_copies as copies
 from .craft import CONFIG, SPEC, tensor_name, tensors, write_adapter
-from .test_tensors import BASE, Q0, judge, some
+from .judging import BASE, Q0, judge, some
 
 
 def test_a_name_without_pefts_prefix_is_refused(tmp_path: Path) -> None:

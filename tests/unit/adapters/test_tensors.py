@@ -2,65 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from lorry.adapters.plan import AdapterPlan
-from lorry.adapters.report import ValidationReport
-from lorry.adapters.validate import validate_directory
 from lorry.layers.sites import module_name
-from lorry.layers.spec import DecoderSpec
 
-from .craft import BASE_CONFIG, CONFIG, SPEC, tensor_name, tensors, write_adapter
-
-BASE = "base_model.model.model"
-Q0 = f"{BASE}.layers.0.self_attn.q_proj"
-EMBED, HEAD = f"{BASE}.embed_tokens", "base_model.model.lm_head"
-A0, B0 = tensor_name(0, "q_proj", "A"), tensor_name(0, "q_proj", "B")
-ROWS = SPEC.vocabulary
-LARGER = ROWS + 8
-TIED = DecoderSpec.from_config({**BASE_CONFIG, "tie_word_embeddings": True})
-BIASED = DecoderSpec.from_config({**BASE_CONFIG, "attention_bias": True})
-QWEN3 = DecoderSpec.from_config({**BASE_CONFIG, "model_type": "qwen3", "head_dim": 4})
-IA3: dict[str, Any] = {
-    "peft_type": "IA3",
-    "target_modules": ["q_proj", "down_proj", "lm_head"],
-    "feedforward_modules": ["down_proj"],
-}
-Arrays = dict[str, np.ndarray]
-
-
-def some(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("<f4") * np.float32(0.1)
-
-
-def judge(
-    folder: Path, fields: dict[str, Any], arrays: Arrays, spec: DecoderSpec = SPEC, base: Arrays | None = None
-) -> ValidationReport:
-    weights = {**(tensors() if base is None else base), **arrays}
-    write_adapter(folder, {**CONFIG, **fields} if fields.get("peft_type") != "IA3" else fields, weights)
-    report = validate_directory(folder, spec, probe=False)
-    json.dumps(report.to_dict(), allow_nan=False)
-    return report
-
-
-def plan_of(report: ValidationReport) -> AdapterPlan:
-    assert report.plan is not None, report.error()
-    return report.plan
-
-
-PAIR: Arrays = {f"{HEAD}.lora_A.weight": some(4, 16), f"{HEAD}.lora_B.weight": some(ROWS, 4)}
-EMBED_PAIR: Arrays = {f"{EMBED}.lora_embedding_A": some(4, ROWS), f"{EMBED}.lora_embedding_B": some(16, 4)}
-TIED_PAIR: Arrays = {
-    f"{HEAD}.lora_A.weight": np.ascontiguousarray(EMBED_PAIR[f"{EMBED}.lora_embedding_B"].T),
-    f"{HEAD}.lora_B.weight": np.ascontiguousarray(EMBED_PAIR[f"{EMBED}.lora_embedding_A"].T),
-}
-BOTH = ["q_proj", "v_proj", "lm_head", "embed_tokens"]
-DELTA = "token_adapter.trainable_tokens_delta"
+from .craft import tensors
+from .judging import (
+    A0,
+    B0,
+    BASE,
+    BIASED,
+    BOTH,
+    DELTA,
+    EMBED,
+    EMBED_PAIR,
+    HEAD,
+    IA3,
+    LARGER,
+    PAIR,
+    Q0,
+    QWEN3,
+    ROWS,
+    Arrays,
+    judge,
+    plan_of,
+    some,
+)
 
 BAD: dict[str, tuple[dict[str, Any], Arrays, str, str]] = {
     # kind: (the config's changes, tensors beside the good ones, id of the check that fails, what its message says)
@@ -272,95 +242,6 @@ def test_a_bad_tensor_is_refused(tmp_path: Path, kind: str) -> None:
     failed = [check.message for check in report.failed if check.id == id]
     assert any(message in one for one in failed), report.to_dict()["checks"]
     assert all("; " in one for one in failed), "no remedy"
-
-
-TIED_BAD: dict[str, tuple[dict[str, Any], Arrays, str, str]] = {
-    "a tied pair that differs": (
-        {"target_modules": BOTH, "ensure_weight_tying": True},
-        {**EMBED_PAIR, **TIED_PAIR, f"{HEAD}.lora_A.weight": some(4, 16) * 3},
-        "tensors.twins",
-        "lora_embedding_B turned",
-    ),
-    "a tied matrix that differs": (
-        {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
-        {f"{EMBED}.weight": some(ROWS, 16), f"{HEAD}.weight": some(ROWS, 16) * 2},
-        "tensors.twins",
-        "lm_head.weight is not",
-    ),
-    "a tied matrix that is not there": (
-        {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
-        {f"{EMBED}.weight": some(ROWS, 16)},
-        "config.modules_to_save",
-        "lm_head is named",
-    ),
-    "a larger vocabulary that differs": (
-        {},
-        {f"{EMBED}.weight": some(LARGER, 16), f"{HEAD}.weight": some(LARGER, 16) * 2},
-        "tensors.twins",
-        "lm_head.weight is not",
-    ),
-    "tied tokens that differ": (
-        {"trainable_token_indices": [3]},
-        {f"{EMBED}.{DELTA}": some(1, 16), f"{HEAD}.{DELTA}": some(1, 16) * 2},
-        "tensors.twins",
-        "and PEFT reads both",
-    ),
-    "tied tokens and a whole head": (
-        {"trainable_token_indices": [3], "modules_to_save": ["lm_head"]},
-        {f"{EMBED}.{DELTA}": some(1, 16), f"{HEAD}.weight": some(ROWS, 16)},
-        "config.modules_to_save",
-        "is tied to embed_tokens",
-    ),
-    "tied tokens of other ids": (
-        {"trainable_token_indices": {"embed_tokens": [3], "lm_head": [4]}, "ensure_weight_tying": True},
-        {f"{EMBED}.{DELTA}": some(1, 16), f"{HEAD}.{DELTA}": some(1, 16)},
-        "config.ensure_weight_tying",
-        "other ids",
-    ),
-    "a tied head without its magnitude": (
-        {"target_modules": ["embed_tokens"], "ensure_weight_tying": True, "use_dora": True},
-        {**EMBED_PAIR, f"{EMBED}.lora_magnitude_vector": some(16)},
-        "config.use_dora",
-        "has no lora_magnitude_vector",
-    ),
-    "tied tokens under DoRA": (
-        {"target_modules": ["lm_head"], "trainable_token_indices": [3], "use_dora": True},
-        {**PAIR, f"{HEAD}.lora_magnitude_vector": some(ROWS), f"{EMBED}.{DELTA}": some(1, 16)},
-        "config.trainable_token_indices",
-        "under DoRA",
-    ),
-    "a tied head without an embedding": (
-        {"target_modules": ["lm_head"], "ensure_weight_tying": True},
-        PAIR,
-        "config.ensure_weight_tying",
-        "embed_tokens, which has no tensors",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", TIED_BAD)
-def test_what_a_tied_base_cannot_take_is_refused(tmp_path: Path, kind: str) -> None:
-    fields, arrays, id, message = TIED_BAD[kind]
-    base = {} if fields.get("use_dora") or "target_modules" in fields else tensors()
-    report = judge(tmp_path, fields, arrays, TIED, base)
-    failed = [check.message for check in report.failed if check.id == id]
-    assert any(message in one for one in failed), report.to_dict()["checks"]
-
-
-def test_a_tied_head_reads_the_embedding_s_pair_where_it_has_none(tmp_path: Path) -> None:
-    """PEFT's parameters are views of one memory, so a file with one of them holds both."""
-    fields = {"target_modules": BOTH, "ensure_weight_tying": True, "alpha_pattern": {"lm_head": 2}}
-    plan = plan_of(judge(tmp_path, fields, EMBED_PAIR, TIED))
-    assert plan.head is not None
-    module = plan.head.module
-    assert module is not None
-    assert module.transposed
-    assert (module.a_tensor, module.b_tensor) == (f"{EMBED}.lora_embedding_B", f"{EMBED}.lora_embedding_A")
-    assert (module.rank, module.scale) == (4, 0.5)
-    own = plan_of(judge(tmp_path / "own", fields, {**EMBED_PAIR, **TIED_PAIR}, TIED)).head
-    assert own is not None
-    assert own.module is not None
-    assert (own.module.transposed, own.module.rank, own.module.scale) == (False, 4, 0.5)
 
 
 @pytest.mark.parametrize(

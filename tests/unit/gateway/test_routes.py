@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +21,9 @@ BASE = make_snapshot()[0].tables.bases["b-smol"]
 async def test_an_engine_is_asked_once_and_again_after_it_was_lost() -> None:
     engine, loads = fake_engine(), []
 
-    def load(folder: object) -> Tokenizer:
+    def load(folder: Path) -> Tokenizer:
         loads.append(folder)
-        return Tokenizer.load(folder)  # type: ignore[arg-type]
+        return Tokenizer.load(folder)
 
     routes = EngineRoutes([engine], load)
     assert {(await routes.route(BASE)).context_tokens for _ in range(3)} == {512}
@@ -77,7 +78,7 @@ async def test_a_crowd_shares_one_answer_and_the_next_caller_asks_anew(alive: bo
         await asyncio.sleep(0)
         return await info()
 
-    engine.info = counted  # type: ignore[method-assign]
+    engine.info = counted  # type: ignore[method-assign]  # counts
     routes = EngineRoutes([engine])
     if not alive:
         engine.die()

@@ -128,4 +128,4 @@ def test_two_keys_hash_equal_only_if_they_are_equal(one: PrefixKey, other: Prefi
 
 def test_a_value_without_an_encoding_is_refused() -> None:
     with pytest.raises(TypeError, match="object"):
-        root_hash(replace(KEY, engine_build=object()))  # type: ignore[arg-type]
+        root_hash(replace(KEY, engine_build=object()))  # type: ignore[arg-type]  # on purpose

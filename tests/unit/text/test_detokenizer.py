@@ -17,7 +17,7 @@ from tests.unit.text import bases
 
 def _load(backend: object) -> Tokenizer:
     with tempfile.TemporaryDirectory() as folder:
-        return Tokenizer.load(bases.write_base(Path(folder), backend))  # type: ignore[arg-type]
+        return Tokenizer.load(bases.write_base(Path(folder), backend))  # type: ignore[arg-type]  # a backend, whatever its model
 
 
 def _metaspace() -> object:

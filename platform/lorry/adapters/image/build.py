@@ -68,14 +68,9 @@ class DeviceImage:
     extra_sums: tuple[int | None, ...]
     """``lorry.adapters.image.extras.extra_sums`` of all extras."""
 
-    @property
-    def extra_bytes(self) -> int:
-        """Device memory beside the rank rows."""
-        return 0 if self.extras is None else self.extras.nbytes
-
-    @property
-    def nbytes(self) -> int:
-        return self.extra_bytes + sum(image.nbytes for image in self.sites.values())
+    extra_bytes: int
+    """Device memory beside the rank rows. Kept, as ``nbytes`` is: the thread that plans steps asks for them often."""
+    nbytes: int
 
     def site(self, layer: int, site: Site) -> SiteImage | None:
         """None: nothing to add at this site."""
@@ -144,6 +139,7 @@ def build_image(
     wanted = sum(module.rank > 0 for module in plan.modules.values())
     if placed != wanted or any(key[0] >= spec.layers for key in plan.modules):
         raise source.failed(f"{placed} of {wanted} modules have a place in the base; register it again")
+    extra_bytes = 0 if extras is None else extras.nbytes
     return DeviceImage(
         digest=digest,
         rank=plan.rank,
@@ -153,6 +149,8 @@ def build_image(
         checksum=checksum(sites, extras),
         sums=operand_sums(sites, spec),
         extra_sums=extra_sums(extras),
+        extra_bytes=extra_bytes,
+        nbytes=extra_bytes + sum(image.nbytes for image in sites.values()),
     )
 
 

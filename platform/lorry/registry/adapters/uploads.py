@@ -139,7 +139,7 @@ class Uploads:
                         retry_after_s=60.0,
                     )
                 making.rename(self._folder(upload_id))
-        except BaseException:
+        except BaseException:  # half a folder is never left
             shutil.rmtree(making, ignore_errors=True)
             raise
         return UploadState(upload_id, {}, expires_at)

@@ -81,7 +81,7 @@ class Attempts:
         except LorryError as error:
             found.ended(error)
             raise
-        except Exception:
+        except Exception:  # watchers are told, and it is raised on
             found.ended(InternalError("the validation failed; the server's log says how"))
             raise
         finally:
