@@ -4,18 +4,33 @@ gets the tokens that they get alone."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytest_asyncio
 
 from lorry.api.v1 import generate_pb2 as pb
+from lorry.errors import AdapterRefused
 from tests.e2e.calls import Answer
-from tests.e2e.random_base import BASE, PAGE, Files, Lab, Penalties, ask_ids, ids_of, lab_settings, laboratory
+from tests.e2e.random_base import (
+    BASE,
+    PAGE,
+    VOCABULARY,
+    Files,
+    Lab,
+    Penalties,
+    ask_ids,
+    ids_of,
+    lab_settings,
+    laboratory,
+)
 from tests.support.processes import descendants, still_alive
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -129,6 +144,28 @@ async def test_preempted_requests_get_the_tokens_they_get_alone(tight: Lab) -> N
     await tight.world.idle()
     state = await tight.world.state()
     assert state["integrity"]["failures"] == 0
+
+
+async def test_an_adapter_that_no_slot_could_hold_is_refused_at_registration(tight: Lab, tmp_path: Path) -> None:
+    """Not at its first request: the engine says what it can hold, and the version before goes on."""
+    from safetensors.numpy import load_file, save_file
+
+    most = tight.world.platform.info.max_extra_bytes
+    folder = await asyncio.to_thread(shutil.copytree, tight.folders[1], tmp_path / "whole")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    rows, hidden = VOCABULARY, 64
+    assert rows * hidden * 4 * 2 > most, "it fits, and the test shows nothing"
+    for place in ("model.model.embed_tokens", "model.lm_head"):
+        tensors[f"base_model.{place}.weight"] = np.full((rows, hidden), 0.25, np.float32)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["modules_to_save"] = ["embed_tokens", "lm_head"]
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(AdapterRefused) as refused:
+        await tight.world.admin.push(tight.shared, folder, BASE)
+    assert f"this engine holds {most}" in refused.value.message
+    answer = await tight.run(ask_ids(tight.shared, ids_of("tight", 1), 8))
+    assert answer.ids == tight.tuned.greedy(ids_of("tight", 1), 8)
 
 
 async def test_sixteen_choices_where_two_fit(tight: Lab, lab: Lab) -> None:

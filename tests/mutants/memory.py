@@ -68,6 +68,13 @@ GUARDS = (
         (f"{RESIDENT}::test_extras_over_the_cap_are_refused_at_once_with_numbers_and_remedy",),
     ),
     Guard(
+        "extras_that_never_fit_are_refused_at_registration",
+        "platform/lorry/adapters/validate.py",
+        "    if most is None or size <= most:\n",
+        "    if True:\n",
+        ("tests/unit/adapters/test_extras_limit.py::test_what_the_engine_would_take_is_the_limit[llama-dtype0-4-IA3]",),
+    ),
+    Guard(
         "ranks_that_never_fit_are_refused",
         RESIDENCY,
         "        if not 0 <= ready.rank <= config.max_rank:\n",

@@ -5,7 +5,7 @@ Nothing is applied in part: one failed check refuses the adapter. A report that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,9 +29,13 @@ _NOBODY = Watch()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on an adapter; ``max_rank`` is the largest rank of a module."""
+    """Bounds on an adapter; ``max_rank`` is the largest rank of a module. ``max_extra_bytes``: the most that it may
+    take on the device beside its rank rows (None: not bounded here), whose whole matrices have elements of
+    ``weight_bytes``."""
 
     max_rank: int = 256
+    max_extra_bytes: int | None = None
+    weight_bytes: int = 4
     max_config_bytes: int = 256 << 10
     max_files: int = 32
     header: HeaderLimits = field(default_factory=HeaderLimits)
@@ -97,7 +101,7 @@ class _Run:
             return None
         if probe and not self.failed:
             self.watch.stage("probe")
-            self.add([self._probe(plan)])
+            self.add(self._probe(plan))
         return plan
 
     def _config(self) -> AdapterConfig | None:
@@ -132,7 +136,7 @@ class _Run:
         self.add([row] if row is not None else [])
         return replace(plan, text=text)
 
-    def _probe(self, plan: AdapterPlan) -> Check:
+    def _probe(self, plan: AdapterPlan) -> Iterator[Check]:
         import torch
 
         from lorry.adapters.image.source import no_base
@@ -140,7 +144,18 @@ class _Run:
         from lorry.layers.base_tensors import BaseTensors
 
         base = no_base if self.base_dir is None else BaseTensors(self.base_dir, self.spec, torch.float32)
-        return probe(self.path, plan, self.spec, base)
+        check, extras = probe(self.path, plan, self.spec, base)
+        yield check
+        if extras is not None:
+            yield _extras(extras.nbytes_served(self.limits.weight_bytes), self.limits.max_extra_bytes)
+
+
+def _extras(size: int, most: int | None) -> Check:
+    what = f"{size} bytes on the device beside rank rows (gains, biases, norms, embedding, head)"
+    if most is None or size <= most:
+        return Check("extras", "pass", what, size, most)
+    remedy = "train fewer whole matrices (modules_to_save), or serve with a larger --extras-fraction or memory budget"
+    return Check.fail("extras", f"{what}; this engine holds {most} for all adapters; {remedy}", size, most)
 
 
 __all__ = ["WEIGHTS_NAME", "Limits", "validate_directory"]

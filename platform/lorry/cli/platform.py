@@ -236,7 +236,9 @@ class Platform:
         """The folder of the base is there for the one that is served here."""
         served = (base.base_sha256, base.tokenizer_sha256) == (self.info.base, self.info.tokenizer_sha256)
         base_dir = self._settings.base_dir if served else None
-        limits = Limits(max_rank=self._settings.memory.max_rank)
+        info = self.info
+        width = 2 if info.dtype == "bfloat16" else 4  # float16 is widened at load
+        limits = Limits(max_rank=info.max_rank, max_extra_bytes=info.max_extra_bytes, weight_bytes=width)
         return await examine_async(folder, base.config, limits, base_dir=base_dir, on_check=on_check)
 
 

@@ -139,6 +139,10 @@ class EngineInfo:
     vocabulary: int
     max_sequences: int
     base_dir: Path
+    max_rank: int
+    """The largest rank of an adapter's module that is served."""
+    max_extra_bytes: int
+    """The most device memory that one adapter may take beside its rank rows."""
 
 
 class EngineClient(ABC):

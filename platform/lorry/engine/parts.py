@@ -94,6 +94,8 @@ def build_parts(config: EngineConfig, host: ImageTier) -> EngineParts:
         vocabulary=spec.vocabulary,
         max_sequences=limits.max_sequences,
         base_dir=config.base_dir,
+        max_rank=memory.max_rank,
+        max_extra_bytes=ledger.split.extras_bytes,
     )
 
     rope = RopeKey(spec.rope.kind, spec.rope.theta, spec.rope.scaling)

@@ -243,6 +243,8 @@ def info_to_proto(info: EngineInfo) -> pb.GetInfoResponse:
         vocabulary=info.vocabulary,
         max_sequences=info.max_sequences,
         base_dir=str(info.base_dir),
+        max_rank=info.max_rank,
+        max_extra_bytes=info.max_extra_bytes,
     )
 
 
@@ -257,6 +259,8 @@ def info_from_proto(message: pb.GetInfoResponse) -> EngineInfo:
         message.vocabulary,
         message.max_sequences,
         Path(message.base_dir),
+        message.max_rank,
+        message.max_extra_bytes,
     )
 
 

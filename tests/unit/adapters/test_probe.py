@@ -94,7 +94,7 @@ def written(base: Base, tmp_path: Path) -> tuple[Path, AdapterPlan]:
 
 
 def test_it_passes_for_every_kind_at_once(base: Base, written: tuple[Path, AdapterPlan]) -> None:
-    check = probe(*written, *base)
+    check = probe(*written, *base).check
     assert check.outcome == "pass", check.message
     assert isinstance(check.value, float)
     assert check.value < TOLERANCE / 10
@@ -151,7 +151,7 @@ def test_it_names_the_place_that_differs_by_a_hundredth(
         return image
 
     monkeypatch.setattr(module, "build_image", damaged)
-    check = probe(*written, *base)
+    check = probe(*written, *base).check
     assert check.outcome == "fail"
     assert check.message.split("at ")[1].startswith(place)
 
@@ -169,12 +169,12 @@ def test_a_row_without_length_is_refused(base: Base, tmp_path: Path) -> None:
     writer.tensors[plain.b_tensor][2] = 1.0
     plan = AdapterPlan((NAME,), {(0, "o_proj"): replace(plain, magnitude_tensor=writer.put(weight.shape[0], around=1))})
     writer.write(tmp_path)
-    check = probe(tmp_path, plan, *base)
+    check = probe(tmp_path, plan, *base).check
     assert check.outcome == "fail"
     assert "no length" in check.message
 
 
 def test_without_the_base_what_needs_it_is_refused(base: Base, written: tuple[Path, AdapterPlan]) -> None:
-    check = probe(*written, base[0])
+    check = probe(*written, base[0]).check
     assert check.outcome == "fail"
     assert "base's weights are needed" in check.message

@@ -50,7 +50,17 @@ ADAPTERS = tuple(adapter_ref(name) for name in ("one", "two", "three"))
 def fake_engine() -> FakeEngine:
     text = tokenizer()
     info = EngineInfo(
-        BASE_DIGEST, text.sha256, "float32", "fake-1", "engine-0", CONTEXT_TOKENS, text.vocabulary, 16, base_dir()
+        BASE_DIGEST,
+        text.sha256,
+        "float32",
+        "fake-1",
+        "engine-0",
+        CONTEXT_TOKENS,
+        text.vocabulary,
+        16,
+        base_dir(),
+        64,
+        1 << 20,
     )
     end = text.token_id("<|im_end|>")
     assert end is not None

@@ -819,6 +819,8 @@ class GetInfoResponse(_message.Message):
     MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
     BASE_DIR_FIELD_NUMBER: _builtins.int
     CALL_CREDIT_FIELD_NUMBER: _builtins.int
+    MAX_RANK_FIELD_NUMBER: _builtins.int
+    MAX_EXTRA_BYTES_FIELD_NUMBER: _builtins.int
     base_sha256: _builtins.str
     tokenizer_sha256: _builtins.str
     dtype: _builtins.str
@@ -831,6 +833,10 @@ class GetInfoResponse(_message.Message):
     """Where the base lies on this machine, for a gateway beside it."""
     call_credit: _builtins.int
     """Outputs that a new call may send before its reader gives credit."""
+    max_rank: _builtins.int
+    """The largest rank of an adapter's module that is served."""
+    max_extra_bytes: _builtins.int
+    """The most device memory that one adapter may take beside its rank rows."""
     def __init__(
         self,
         *,
@@ -844,10 +850,12 @@ class GetInfoResponse(_message.Message):
         max_sequences: _builtins.int = ...,
         base_dir: _builtins.str = ...,
         call_credit: _builtins.int = ...,
+        max_rank: _builtins.int = ...,
+        max_extra_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_dir", b"base_dir", "base_sha256", b"base_sha256", "call_credit", b"call_credit", "context_tokens", b"context_tokens", "dtype", b"dtype", "engine_build", b"engine_build", "max_sequences", b"max_sequences", "replica", b"replica", "tokenizer_sha256", b"tokenizer_sha256", "vocabulary", b"vocabulary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_dir", b"base_dir", "base_sha256", b"base_sha256", "call_credit", b"call_credit", "context_tokens", b"context_tokens", "dtype", b"dtype", "engine_build", b"engine_build", "max_extra_bytes", b"max_extra_bytes", "max_rank", b"max_rank", "max_sequences", b"max_sequences", "replica", b"replica", "tokenizer_sha256", b"tokenizer_sha256", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
