@@ -5,8 +5,9 @@ All of an adapter's extras are one grant of bytes (``nbytes``), taken and given 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -111,6 +112,34 @@ class AdapterExtras:
             if weight_bytes is not None and part is not None and part.weight is not None:
                 sizes[part.weight.data_ptr()] = part.weight.numel() * weight_bytes
         return sum(sizes.values())
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> AdapterExtras:
+        """The same of changed tensors; one that embedding and head share is changed once."""
+        made: dict[int, Tensor] = {}
+
+        def of(tensor: Tensor | None) -> Tensor | None:
+            if tensor is None:
+                return None
+            key = tensor.data_ptr()
+            if key not in made:
+                made[key] = change(tensor)
+            return made[key]
+
+        vectors = {
+            key: SiteVectors(of(own.gain), of(own.addend), tuple(of(gain) for gain in own.in_gains))
+            for key, own in self.vectors.items()
+        }
+        norms = {name: change(weight) for name, weight in self.norms.items()}
+        embedding = None if self.embedding is None else _mapped(self.embedding, of)
+        head = None if self.head is None else _mapped(self.head, of)
+        return AdapterExtras(vectors, norms, embedding, head, self.vocabulary)
+
+
+P = TypeVar("P", EmbeddingExtras, HeadExtras)
+
+
+def _mapped(part: P, of: Callable[[Tensor | None], Tensor | None]) -> P:
+    return replace(part, **{one.name: of(getattr(part, one.name)) for one in fields(part)})
 
 
 __all__ = ["AdapterExtras", "EmbeddingExtras", "HeadExtras", "SiteVectors"]

@@ -1,0 +1,168 @@
+"""Adapters on a device with a page arena: loads, the slot table that provenance is read from, and proof of the bytes.
+
+As ``lorry.engine.arena`` on the CPU: the digest in the slot table was written together with the bytes, and ``verify``
+shows that the bytes are still those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lorry.adapters.image.extras import extra_sums
+from lorry.adapters.image.packed import PackedImage, word_sums
+from lorry.engine.gpu.copies import Copies, copying
+from lorry.engine.gpu.pages import PageMap
+from lorry.engine.gpu.tables import SlotTables
+from lorry.errors import AdapterLoadFailed, SlotIntegrity
+from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
+from lorry.layers.extras import AdapterExtras
+from lorry.scheduler.plan import SlotLoad
+
+_PAGES_AT_ONCE = 16
+"""Are gathered to be summed up; more would only take more memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSlot:
+    """What was loaded: ``pages`` are the arena's, int64 on the device, in the image's order; ``sums`` is what they add
+    up to. ``extras`` lie on the device too."""
+
+    generation: Generation
+    digest: AdapterDigest
+    chunks: tuple[ChunkId, ...]
+    pages: Tensor
+    sums: tuple[int, ...]
+    extras: AdapterExtras | None
+    extra_sums: tuple[int | None, ...]
+
+
+class DeviceAdapters:
+    """All adapters on the device. One thread (the step loop) owns it."""
+
+    def __init__(self, arena: Tensor, dtype: torch.dtype, pages: PageMap, tables: SlotTables, copies: Copies) -> None:
+        """``arena`` uint8 ``[pages + 1, page_bytes]``: the page behind the last is nobody's."""
+        self._arena = arena
+        self._dtype = dtype
+        self._pages = pages
+        self._copies = copies
+        self.tables = tables
+        self._slots: dict[SlotId, DeviceSlot] = {}
+        self._verified_at: dict[SlotId, int] = {}
+        self._audited = SlotId(-1)
+
+    def entry(self, slot: SlotId) -> DeviceSlot | None:
+        return self._slots.get(slot)
+
+    def slot_of(self, digest: AdapterDigest) -> SlotId:
+        """Raises SlotIntegrity where no slot holds it."""
+        for slot, entry in self._slots.items():
+            if entry.digest == digest:
+                return slot
+        raise SlotIntegrity(f"no slot holds adapter {digest}")
+
+    def load(self, load: SlotLoad, image: PackedImage, step: int) -> None:
+        """Copies the image's pages into the chunks' pages, then publishes the slot. Raises AdapterLoadFailed, nothing
+        published, where image and plan disagree or the host copy is damaged."""
+        if image.digest != load.digest or image.dtype != self._dtype or image.chunk_count != len(load.chunks):
+            raise AdapterLoadFailed(
+                f"adapter {load.digest}: the host image is {image.digest}, {image.dtype}, {image.chunk_count} pages, "
+                f"for {len(load.chunks)} pages of {self._dtype}"
+            )
+        self.unload(load.slot)
+        places = np.array([self._pages.chunk(chunk) for chunk in load.chunks], np.int64)
+        extras = None
+        with copying(self._copies):
+            for page, source in zip(places, image.pages, strict=True):
+                self._copies.copy(self._arena[int(page)], source)
+            if image.extras is not None:
+                extras = _on_device(image.extras, self._arena.device)
+        entry = DeviceSlot(
+            load.generation,
+            load.digest,
+            load.chunks,
+            torch.from_numpy(places).to(self._arena.device),
+            image.page_sums,
+            extras,
+            extra_sums(image.extras),
+        )
+        if not self._intact(entry):
+            raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
+        arena_bytes = self._arena.numel()
+        self.tables.publish(load.slot, load.generation, image.offsets(places), image.scales, arena_bytes, image.unit)
+        self._slots[load.slot] = entry
+        self._verified_at[load.slot] = step
+
+    def unload(self, slot: SlotId) -> None:
+        if self._slots.pop(slot, None) is not None:
+            self.tables.clear(slot)
+        self._verified_at.pop(slot, None)
+
+    def release(self, chunks: Iterable[ChunkId]) -> None:
+        """Gives the pages behind chunks that no slot has back. Raises SlotIntegrity, nothing given back, where a slot
+        has one of them."""
+        given = list(chunks)
+        held = {chunk: slot for slot, entry in self._slots.items() for chunk in entry.chunks}
+        for chunk in given:
+            if chunk in held:
+                raise SlotIntegrity(f"chunk {chunk} was given back and belongs to slot {held[chunk]}")
+        self._pages.release_chunks(given)
+
+    def verify(self, slot: SlotId, step: int) -> None:
+        """Reads the slot's bytes again and compares, once a step at most. Raises SlotIntegrity and unpublishes the slot
+        where they changed."""
+        entry = self._slots.get(slot)
+        if entry is None:
+            raise SlotIntegrity(f"slot {slot} is empty")
+        if self._verified_at.get(slot) == step:
+            return
+        if not self._intact(entry):
+            self.unload(slot)
+            raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
+        self._verified_at[slot] = step
+
+    def audit(self) -> None:
+        """As ``check_integrity``, but for the bytes of one slot, another each time."""
+        self._check_chunks()
+        slots = sorted(self._slots)
+        if slots:
+            self._audited = next((slot for slot in slots if slot > self._audited), slots[0])
+            self._check_bytes(self._audited)
+
+    def check_integrity(self) -> None:
+        """Every slot's bytes, and no chunk in two slots. Raises SlotIntegrity."""
+        self._check_chunks()
+        for slot in self._slots:
+            self._check_bytes(slot)
+
+    def _check_chunks(self) -> None:
+        self._pages.check_integrity()
+        seen: dict[ChunkId, SlotId] = {}
+        for slot, entry in self._slots.items():
+            for chunk in entry.chunks:
+                if seen.setdefault(chunk, slot) != slot:
+                    raise SlotIntegrity(f"chunk {chunk} belongs to slots {seen[chunk]} and {slot}")
+
+    def _check_bytes(self, slot: SlotId) -> None:
+        entry = self._slots[slot]
+        if not self._intact(entry):
+            raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
+
+    def _intact(self, entry: DeviceSlot) -> bool:
+        found = [word_sums(self._arena.index_select(0, part)) for part in torch.split(entry.pages, _PAGES_AT_ONCE)]
+        sums = tuple(torch.cat(found).tolist()) if entry.sums else ()
+        return sums == entry.sums and extra_sums(entry.extras) == entry.extra_sums
+
+
+def _on_device(extras: AdapterExtras, device: torch.device) -> AdapterExtras:
+    """Copies; a tensor that embedding and head share stays one."""
+    if device.type == "cpu":
+        return extras
+    return extras.map(lambda tensor: tensor.to(device))
+
+
+__all__ = ["DeviceAdapters", "DeviceSlot"]

@@ -1,0 +1,105 @@
+"""The slot tables on the device that the kernels read: where every adapter's chunks and vectors lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lorry.errors import InternalError
+from lorry.ids import Generation, SlotId
+from lorry.layers.sites import Site
+from lorry.layers.slot_row import SlotRow
+
+NO_GENERATION = -1
+"""Of an empty slot: no row of a batch carries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTables:
+    """Views of all slots' rows for one (layer, site), strided by slot: ``a_offset`` and ``b_offset`` int64 ``[slots,
+    slices, blocks]``, ``gain_offset``, ``addend_offset`` and ``in_gain_offset`` int64 ``[slots, slices]``, ``scale``
+    float32 ``[slots, slices]``."""
+
+    a_offset: Tensor
+    b_offset: Tensor
+    scale: Tensor
+    gain_offset: Tensor
+    addend_offset: Tensor
+    in_gain_offset: Tensor
+
+
+class SlotTables:
+    """``publish`` and ``clear`` are enqueued on the current stream, so a kernel launched after them sees them whole and
+    one launched before does not see them at all."""
+
+    def __init__(self, row: SlotRow, slots: int, device: torch.device) -> None:
+        self._row = row
+        self._slots = slots
+        self._offsets = torch.full((slots, row.offsets), -1, dtype=torch.int64, device=device)
+        self._scales = torch.zeros((slots, row.scales), dtype=torch.float32, device=device)
+        self.generation = torch.full((slots,), NO_GENERATION, dtype=torch.int64, device=device)
+        self.sites: Mapping[tuple[int, Site], SiteTables] = {key: self._views(*key) for key in row.sites}
+        self.norms: Mapping[str, Tensor] = {name: self._offsets[:, column] for name, column in row.norms.items()}
+        """int64 ``[slots]`` by the base's tensor name, strided."""
+
+    def _views(self, layer: int, site: Site) -> SiteTables:
+        at = self._row.sites[layer, site]
+
+        def columns(first: int, *shape: int) -> Tensor:
+            return self._offsets[:, first : first + math.prod(shape)].view(self._slots, *shape)
+
+        return SiteTables(
+            columns(at.a, at.slices, at.blocks),
+            columns(at.b, at.slices, at.blocks),
+            self._scales[:, at.scale : at.scale + at.slices],
+            columns(at.gain, at.slices),
+            columns(at.addend, at.slices),
+            columns(at.in_gain, at.slices),
+        )
+
+    def publish(
+        self,
+        slot: SlotId,
+        generation: Generation,
+        offsets: npt.NDArray[np.int64],
+        scales: npt.NDArray[np.float32],
+        arena_bytes: int,
+        unit: npt.NDArray[np.int64],
+    ) -> None:
+        """``offsets`` in elements of ``unit`` bytes. Raises InternalError, nothing published, for a slot or generation
+        out of range, a row of another width, or an offset that is misaligned or outside the arena."""
+        if not 0 <= slot < self._slots:
+            raise InternalError(f"slot: {slot} is not one of {self._slots}; nothing was published")
+        if generation < 0:
+            raise InternalError(f"generation: {generation} of slot {slot} is negative; nothing was published")
+        if offsets.shape != (self._row.offsets,) or scales.shape != (self._row.scales,):
+            raise InternalError(f"offsets: {offsets.shape} and {scales.shape} are no row of this device's tables")
+        used = offsets >= 0
+        begins = offsets[used] * unit[used]
+        if ((begins % 128 != 0) | (begins >= arena_bytes)).any() or (offsets < -1).any():
+            raise InternalError(f"offsets: a piece of slot {slot} is not aligned to 128 bytes, or outside the arena")
+        # The generation goes last: on one stream nothing can run between, and a reader that compares it has the row.
+        self._put(self._offsets[slot], torch.from_numpy(offsets))
+        self._put(self._scales[slot], torch.from_numpy(scales))
+        self.generation[slot : slot + 1].fill_(generation)
+
+    def clear(self, slot: SlotId) -> None:
+        """No row of a batch matches the slot any more, and nothing in it is followed."""
+        self.generation[slot : slot + 1].fill_(NO_GENERATION)
+        self._offsets[slot].fill_(-1)
+        self._scales[slot].zero_()
+
+    def _put(self, target: Tensor, source: Tensor) -> None:
+        """torch's allocator of pinned memory keeps the staging block until the stream has read it."""
+        if target.is_cuda:
+            source = source.pin_memory()
+        target.copy_(source, non_blocking=True)
+
+
+__all__ = ["NO_GENERATION", "SiteTables", "SlotTables"]

@@ -1,0 +1,63 @@
+"""One slot's row of the device's tables: which column says where what of an adapter lies. No torch.
+
+A row is published by one copy. It has ``offsets`` int64 columns (elements from the arena's beginning, -1: nothing
+there) and ``scales`` float32 columns; per (layer, site) they are the tables that the multi-LoRA kernels take:
+``a`` and ``b`` ``[slices, blocks]`` of 16 ranks each, ``gain``, ``addend`` and ``in_gain`` ``[slices]`` vectors,
+``scale`` ``[slices]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lorry.layers.sites import Site
+from lorry.layers.spec import DecoderSpec
+
+CHUNK_RANK = 16
+"""Ranks of one chunk: the smallest depth of a tensor-core product in 16-bit types."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteColumns:
+    """First columns. ``scale`` counts in ``scales``, all others in ``offsets``."""
+
+    slices: int
+    blocks: int
+    a: int
+    b: int
+    gain: int
+    addend: int
+    in_gain: int
+    scale: int
+
+
+class SlotRow:
+    """The columns for adapters of ranks up to ``max_rank`` on a decoder."""
+
+    def __init__(self, spec: DecoderSpec, max_rank: int) -> None:
+        self.blocks = -(-max_rank // CHUNK_RANK)
+        self.offsets = self.scales = 0
+        sites: dict[tuple[int, Site], SiteColumns] = {}
+        for site in spec.lora_sites():
+            count = len(site.slices)
+            a = self._take(count * self.blocks)
+            b = self._take(count * self.blocks)
+            gain, addend, in_gain = (self._take(count) for _ in range(3))
+            sites[site.layer, site.site] = SiteColumns(count, self.blocks, a, b, gain, addend, in_gain, self.scales)
+            self.scales += count
+        self.sites: Mapping[tuple[int, Site], SiteColumns] = sites
+        self.norms: Mapping[str, int] = {name: self._take(1) for name in spec.norms()}
+
+    def _take(self, count: int) -> int:
+        first = self.offsets
+        self.offsets += count
+        return first
+
+
+def largest_chunk_elements(spec: DecoderSpec) -> int:
+    """Of one A ``[16, K]`` or B ``[N, 16]``: a page must hold it, since none crosses a page."""
+    return CHUNK_RANK * max(max(site.in_features, *site.out_features) for site in spec.lora_sites())
+
+
+__all__ = ["CHUNK_RANK", "SiteColumns", "SlotRow", "largest_chunk_elements"]
