@@ -40,6 +40,11 @@ class HostImage(Protocol):
     def extra_bytes(self) -> int: ...
 
     @property
+    def chunk_count(self) -> int | None:
+        """Adapter chunks of the device; None: as many as the rank asks for."""
+        ...
+
+    @property
     def nbytes(self) -> int: ...
 
 
@@ -121,7 +126,7 @@ class HostTierStore(Generic[I]):
             held = self._images.get(digest)
             if held is not None:
                 self._images.move_to_end(digest)
-                return Ready(held.image.rank, held.image.extra_bytes)
+                return Ready(held.image.rank, held.image.extra_bytes, held.image.chunk_count)
             error = self._failures.pop(digest, None)
             if error is not None:
                 return Failed(error)

@@ -25,26 +25,29 @@ class MemorySplit:
     adapter_bytes: int
 
 
-def split_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, context_tokens: int) -> MemorySplit:
+def split_budget(
+    config: MemoryConfig, page_bytes: int, chunk_bytes: int, context_tokens: int, largest_chunks: int | None = None
+) -> MemorySplit:
     """The floor of KV pages is ``kv_fraction`` of the budget, one longest sequence at least; adapters leave it, chunks
     and extras together. Chunks take at most ``adapter_fraction`` of the budget, and are no more than every slot at the
     largest rank could use. Extras take at most ``extras_fraction`` of it, and no more than floor and the largest rank
     leave: so the largest adapter there can be, all extras included, always finds room beside one longest sequence.
-    KV pages may use all but the chunks of one largest adapter.
+    KV pages may use all but the chunks of one largest adapter. That takes ``largest_chunks``, or, where chunks are rank
+    rows of every site (None), ``ceil(max_rank / chunk_rank)``.
 
     Raises InvalidRequest, naming the numbers, where a setting is out of range or the budget cannot hold
     the largest rank beside one longest sequence.
     """
     _check_ranges(config, page_bytes, chunk_bytes, context_tokens)
     budget = config.budget_bytes
-    largest, longest = _largest(config), _longest(config, context_tokens)
+    largest, longest = _largest(config, largest_chunks), _longest(config, context_tokens)
     ceiling = int(budget * config.adapter_fraction)
     floor = max(int(budget * config.kv_fraction), longest * page_bytes)
     left = max(0, budget - floor)
     chunks = min(ceiling // chunk_bytes, left // chunk_bytes, largest * config.max_slots)
     pages = max(0, budget - largest * chunk_bytes) // page_bytes
     bad: list[FieldViolation] = []
-    least = least_budget(config, page_bytes, chunk_bytes, context_tokens)
+    least = least_budget(config, page_bytes, chunk_bytes, context_tokens, largest_chunks)
     if pages < longest:
         need = longest * page_bytes + largest * chunk_bytes
         text = (
@@ -67,11 +70,13 @@ def split_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, contex
     return MemorySplit(budget, pages, chunks, page_bytes, chunk_bytes, largest, extras, left)
 
 
-def least_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, context_tokens: int) -> int:
+def least_budget(
+    config: MemoryConfig, page_bytes: int, chunk_bytes: int, context_tokens: int, largest_chunks: int | None = None
+) -> int:
     """The smallest ``budget_bytes`` that ``split_budget`` takes with all else as in ``config``, but for the rounding of
     the floor."""
     longest_bytes = _longest(config, context_tokens) * page_bytes
-    largest_bytes = _largest(config) * chunk_bytes
+    largest_bytes = _largest(config, largest_chunks) * chunk_bytes
     most, floor = config.adapter_fraction, config.kv_fraction
     least = max(longest_bytes + largest_bytes, int(largest_bytes / most), int(largest_bytes / (1 - floor)))
     while min(int(least * most), least - int(least * floor)) < largest_bytes:
@@ -79,8 +84,8 @@ def least_budget(config: MemoryConfig, page_bytes: int, chunk_bytes: int, contex
     return least
 
 
-def _largest(config: MemoryConfig) -> int:
-    return -(-config.max_rank // config.chunk_rank)
+def _largest(config: MemoryConfig, chunks: int | None) -> int:
+    return -(-config.max_rank // config.chunk_rank) if chunks is None else chunks
 
 
 def _longest(config: MemoryConfig, context_tokens: int) -> int:

@@ -33,12 +33,13 @@ class MemoryLedger:
         chunk_bytes: int,
         context_tokens: int,
         costs: RestoreCosts | None = None,
+        largest_chunks: int | None = None,
     ) -> None:
-        """Bytes are of one KV page over all layers, and of one chunk (``chunk_rank`` rank rows of every
-        site). Raises InvalidRequest for a budget that cannot serve the largest adapter and one longest
-        sequence."""
+        """Bytes are of one KV page over all layers, and of one chunk: ``chunk_rank`` rank rows of every site, or
+        whatever the device's images are cut into, of which the largest adapter has ``largest_chunks``. Raises
+        InvalidRequest for a budget that cannot serve the largest adapter and one longest sequence."""
         self.config = config
-        self.split = split_budget(config, page_bytes, chunk_bytes, context_tokens)
+        self.split = split_budget(config, page_bytes, chunk_bytes, context_tokens, largest_chunks)
         self.costs = costs or RestoreCosts()
         self.eviction = EvictionClock()
         self._pages = IdArena("KV page", self.split.pages)

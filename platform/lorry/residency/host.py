@@ -23,11 +23,13 @@ class Fetching:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The device image lies in host memory. ``rank`` >= 0 is the largest rank over its modules: it takes
-    ``ceil(rank / chunk_rank)`` adapter chunks, and ``extra_bytes`` of device memory for what is not rank rows."""
+    """The device image lies in host memory. ``rank`` >= 0 is the largest rank over its modules: it takes ``chunks`` of
+    the device's adapter chunks (None: ``ceil(rank / chunk_rank)``), and ``extra_bytes`` of device memory for what is
+    not in chunks."""
 
     rank: int
     extra_bytes: int = 0
+    chunks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

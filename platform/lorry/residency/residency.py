@@ -298,8 +298,11 @@ class Residency(Generic[R]):
             version.state = AdapterState.ABSENT
             return Arrival(digest, AdapterLoadFailed(f"adapter {digest} {reason}"))
         version.state = AdapterState.ON_HOST
-        version.need = AdapterNeed(self._ledger.chunks_for(answer.rank), answer.extra_bytes)
+        version.need = AdapterNeed(self._chunks_of(answer), answer.extra_bytes)
         return Arrival(digest, None)
+
+    def _chunks_of(self, ready: Ready) -> int:
+        return self._ledger.chunks_for(ready.rank) if ready.chunks is None else ready.chunks
 
     def _never_fits(self, ready: Ready) -> str | None:
         config, most = self._ledger.config, self._ledger.split.extras_bytes
@@ -314,6 +317,12 @@ class Residency(Generic[R]):
                 f"engine serves 0 to {most}, from memory.extras_fraction = {config.extras_fraction} of budget_bytes = "
                 f"{config.budget_bytes} and what the KV pages' floor and max_rank = {config.max_rank} leave; raise "
                 "extras_fraction or budget_bytes, or lower kv_fraction or max_rank"
+            )
+        largest = self._ledger.split.chunks_per_largest
+        if not 0 <= self._chunks_of(ready) <= largest:
+            return (
+                f"takes {self._chunks_of(ready)} adapter chunks; this engine serves 0 to {largest}, what an adapter of "
+                f"memory.max_rank = {config.max_rank} on every module takes; raise max_rank"
             )
         return None
 

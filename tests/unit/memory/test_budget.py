@@ -33,6 +33,16 @@ def test_adapters_stop_at_their_ceiling_and_pages_may_use_all_but_one_largest_ad
     assert split.chunks_per_largest == 8
 
 
+def test_the_largest_adapter_is_as_large_as_the_device_says() -> None:
+    split = split_budget(CONFIG, page_bytes=1000, chunk_bytes=1000, context_tokens=160, largest_chunks=21)
+    assert (split.chunks_per_largest, split.pages, split.chunks) == (21, 79, 40)
+    with pytest.raises(InvalidRequest, match="needs 41 chunks") as refused:
+        split_budget(CONFIG, page_bytes=1000, chunk_bytes=1000, context_tokens=160, largest_chunks=41)
+    least = least_budget(CONFIG, page_bytes=1000, chunk_bytes=1000, context_tokens=160, largest_chunks=41)
+    assert str(least) in refused.value.message
+    assert split_budget(replace(CONFIG, budget_bytes=least), 1000, 1000, 160, 41).chunks >= 41
+
+
 def test_the_floor_of_kv_bounds_adapters_where_it_is_the_tighter() -> None:
     split = split_budget(replace(CONFIG, kv_fraction=0.75), page_bytes=1000, chunk_bytes=3000, context_tokens=160)
     assert split.chunks == 8, "25000 bytes"

@@ -16,10 +16,11 @@ class Version:
     digest: AdapterDigest
     rank: int = 8
     extra_bytes: int = 0
+    chunks: int | None = None
 
 
-def version(name: str, rank: int = 8, extra_bytes: int = 0) -> Version:
-    return Version(AdapterDigest(name), rank, extra_bytes)
+def version(name: str, rank: int = 8, extra_bytes: int = 0, chunks: int | None = None) -> Version:
+    return Version(AdapterDigest(name), rank, extra_bytes, chunks)
 
 
 class MemoryHost:
@@ -41,7 +42,7 @@ class MemoryHost:
             return Failed(self.failed.pop(digest))
         if digest not in self.fetching:
             self.fetches.append(digest)
-            self.fetching[digest] = Ready(ref.rank, ref.extra_bytes)
+            self.fetching[digest] = Ready(ref.rank, ref.extra_bytes, ref.chunks)
             if self.instant:
                 self.land(digest)
                 return self.ready[digest]

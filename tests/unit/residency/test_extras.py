@@ -77,6 +77,20 @@ def test_a_rank_over_the_limit_names_the_remedy() -> None:
         bench.residency.hold(R1, version("x", rank=17))
 
 
+def test_an_image_that_says_how_many_chunks_it_takes_gets_them() -> None:
+    """A device whose images are cut otherwise than into rank rows of every site."""
+    bench = Bench(slots=2, chunks=4)
+    bench.residency.hold(R1, version("x", rank=3, chunks=2))
+    assert bench.residency.need_of(version("x").digest) == AdapterNeed(2, 0)
+    placed = bench.residency.pin(R1)
+    assert placed is not None
+    assert len(placed.chunks) == 2
+    for wrong in (3, -1):
+        with pytest.raises(AdapterLoadFailed, match=rf"takes {wrong} adapter chunks; this engine serves 0 to 2"):
+            bench.residency.hold(R2, version(f"y{wrong}", rank=3, chunks=wrong))
+    bench.residency.check_integrity()
+
+
 def test_only_who_has_extras_goes_for_extras() -> None:
     bench = Bench(slots=4, chunks=4, extras=400)
     for ref in (A, NORMS, version("half", rank=0, extra_bytes=250), B):

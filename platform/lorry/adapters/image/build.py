@@ -72,6 +72,10 @@ class DeviceImage:
     """Device memory beside the rank rows. Kept, as ``nbytes`` is: the thread that plans steps asks for them often."""
     nbytes: int
 
+    @property
+    def chunk_count(self) -> None:
+        """Rank rows decide."""
+
     def site(self, layer: int, site: Site) -> SiteImage | None:
         """None: nothing to add at this site."""
         return self.sites.get((layer, site))
