@@ -11,6 +11,14 @@ TEXTS = "tests/unit/gateway/test_texts.py"
 TEXT_SIDE = "tests/unit/adapters/test_text_side.py"
 
 GUARDS = (
+    # A slot may outlast its version's copy in host memory.
+    Guard(
+        "texts_are_kept_with_the_slot",
+        "platform/lorry/engine/core.py",
+        "self._emit, clock, self._texts)\n",
+        "self._emit, clock, text)\n",
+        ("tests/unit/engine/test_evicted_copy.py::test_it_answers_after_the_host_tier_gave_its_copy_to_another",),
+    ),
     # The files are the registered ones, and so is what they make.
     Guard(
         "text_files_are_hashed_as_they_arrive",

@@ -1,7 +1,8 @@
 """A numeric probe of every place that an adapter changes: the platform's device image, through the kernels that serve,
 against the file's own maths in float64. Imports torch.
 
-The base's own product, which no adapter changes, is stood in for by random numbers.
+The base's own product, which no adapter changes, is stood in for by random numbers. Embedding and head are widened
+block by block: of a large vocabulary one such matrix in float64 is gigabytes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from torch import Tensor
 from lorry.adapters.header import HeaderLimits
 from lorry.adapters.image.build import DeviceImage, build_image
 from lorry.adapters.image.source import BaseWeights, no_base
-from lorry.adapters.plan import AdapterPlan, ModulePlan
+from lorry.adapters.plan import AdapterPlan, EmbeddingPlan, HeadPlan, ModulePlan
 from lorry.adapters.report import Check
 from lorry.adapters.shards import WeightFiles
 from lorry.errors import AdapterLoadFailed, UnsupportedBase
 from lorry.ids import AdapterDigest
 from lorry.layers.adapted import Adapted, ExtraRows, adapted_logits
-from lorry.layers.extras import AdapterExtras
+from lorry.layers.extras import AdapterExtras, EmbeddingExtras, HeadExtras
 from lorry.layers.linear import PlainLinear
 from lorry.layers.sites import LoraSite, module_name
 from lorry.layers.spec import EMBEDDING, HEAD, DecoderSpec
@@ -33,7 +34,9 @@ TOLERANCE = 1e-4
 """Of a place's largest output. float32 products of 10,000 terms differ from float64 by about 1e-5 of it."""
 _ROWS = 3
 _TOKENS = 8
+_BLOCK_ROWS = 8192
 Read = Callable[[str | None], Tensor]
+"""A tensor of the file, float32."""
 
 
 class Probed(NamedTuple):
@@ -50,7 +53,7 @@ def probe(directory: Path, plan: AdapterPlan, spec: DecoderSpec, base: BaseWeigh
 
             def read(name: str | None) -> Tensor:
                 assert name is not None
-                return torch.from_numpy(weights.read_tensor(name).copy()).double()
+                return torch.from_numpy(weights.read_tensor(name).copy())
 
             errors = [*_errors(plan, spec, image, read, base)]
     except (AdapterLoadFailed, UnsupportedBase) as error:
@@ -75,26 +78,55 @@ def _errors(
     for name, tensor in plan.norms.items():
         yield _error(extras.norms[name], read(tensor).flatten()), name
     if plan.embedding is not None and extras.embedding is not None:
-        own = plan.embedding
-        table = base(EMBEDDING).double() if own.weight_tensor is None else read(own.weight_tensor)
-        delta = torch.zeros_like(table)
-        if own.rank:
-            delta = own.scale * (read(own.b_tensor) @ read(own.a_tensor)).T
-        whole = table + delta
-        if own.magnitude_tensor is not None:
-            whole = whole * (read(own.magnitude_tensor) / whole.norm(dim=0))
-        if own.rows_tensor is not None:
-            whole[list(own.token_ids)] = read(own.rows_tensor)
-        ids = torch.cat([torch.randint(0, len(table), (_TOKENS,), generator=draw), torch.tensor(own.token_ids[:99])])
-        found = Adapted([ExtraRows(0, len(ids), extras)]).embed(ids.long(), base(EMBEDDING))
-        yield _error(found, whole[ids.long()]), EMBEDDING
+        yield _embedding_error(plan.embedding, extras.embedding, read, base, draw), EMBEDDING
     if plan.head is not None and extras.head is not None:
-        weight = base(HEAD).double() if plan.head.weight_tensor is None else read(plan.head.weight_tensor)
-        if plan.head.rows_tensor is not None:
-            weight = weight.index_copy(0, torch.tensor(plan.head.token_ids), read(plan.head.rows_tensor))
-        x = torch.randn(_ROWS, spec.hidden, generator=draw, dtype=torch.float64)
-        want = _exact(plan.head.module or ModulePlan(), x, lambda x: x @ weight.T, weight, None, read)
-        yield _error(adapted_logits(x.float(), extras.head, PlainLinear(base(HEAD).float())), want), HEAD
+        yield _head_error(plan.head, extras.head, spec, read, base, draw), HEAD
+
+
+def _embedding_error(
+    plan: EmbeddingPlan, extras: EmbeddingExtras, read: Read, base: BaseWeights, draw: torch.Generator
+) -> float:
+    of_base = base(EMBEDDING)
+    table = of_base if plan.weight_tensor is None else read(plan.weight_tensor)
+    a, b = (read(plan.a_tensor).double(), read(plan.b_tensor).double()) if plan.rank else (None, None)
+
+    def rows(ids: Tensor) -> Tensor:
+        found = table[ids].double()
+        return found if a is None or b is None else found + plan.scale * (b @ a[:, ids]).T
+
+    drawn = torch.randint(0, len(table), (_TOKENS,), generator=draw)
+    ids = torch.cat([drawn, torch.tensor(plan.token_ids[:99], dtype=torch.int64)])
+    want = rows(ids)
+    if plan.magnitude_tensor is not None:
+        squares = torch.zeros(table.shape[1], dtype=torch.float64)
+        for block in torch.split(torch.arange(len(table)), _BLOCK_ROWS):
+            squares += rows(block).square().sum(0)
+        want = want * (read(plan.magnitude_tensor) / squares.sqrt())
+    if plan.rows_tensor is not None:
+        trained = read(plan.rows_tensor).double()
+        place = {token: row for row, token in enumerate(plan.token_ids)}
+        for at, token in enumerate(ids.tolist()):
+            if token in place:
+                want[at] = trained[place[token]]
+    found = Adapted([ExtraRows(0, len(ids), AdapterExtras(embedding=extras))]).embed(ids, of_base)
+    return _error(found, want)
+
+
+def _head_error(
+    plan: HeadPlan, extras: HeadExtras, spec: DecoderSpec, read: Read, base: BaseWeights, draw: torch.Generator
+) -> float:
+    of_base = base(HEAD)
+    weight = of_base if plan.weight_tensor is None else read(plan.weight_tensor)
+
+    def product(x: Tensor) -> Tensor:
+        y = torch.cat([x @ block.double().T for block in torch.split(weight, _BLOCK_ROWS)], 1)
+        if plan.rows_tensor is not None:
+            y[:, list(plan.token_ids)] = x @ read(plan.rows_tensor).double().T
+        return y
+
+    x = torch.randn(_ROWS, spec.hidden, generator=draw, dtype=torch.float64)
+    want = _exact(plan.module or ModulePlan(), x, product, weight, None, read)
+    return _error(adapted_logits(x.float(), extras, PlainLinear(of_base.float())), want)
 
 
 class _StandIn:
@@ -142,7 +174,7 @@ def _site_errors(
     column = 0
     for module, name, own_bias, width in zip(modules, names, biases, sizes, strict=True):
         columns = slice(column, column + width)
-        weight = base(f"{name}.weight").double() if module is not None and module.magnitude_tensor else None
+        weight = base(f"{name}.weight") if module is not None and module.magnitude_tensor else None
 
         def product(x: Tensor, columns: slice = columns) -> Tensor:
             return method.product(x)[:, columns]
@@ -191,19 +223,21 @@ def _exact(
         if module.magnitude_tensor is not None:
             assert weight is not None
             a, b = _factors(module, read)
-            y = y * (read(module.magnitude_tensor) / (weight + module.scale * (b @ a)).norm(dim=1))
+            blocks = zip(torch.split(weight, _BLOCK_ROWS), torch.split(b, _BLOCK_ROWS), strict=True)
+            norms = [(rows.double() + module.scale * (own @ a)).norm(dim=1) for rows, own in blocks]
+            y = y * (read(module.magnitude_tensor) / torch.cat(norms))
     own_bias = bias if module.bias_tensor is None else read(module.bias_tensor)
     if own_bias is not None:
         y = y + own_bias
     if module.b_bias_tensor is not None:
-        y = y + module.scale * read(module.b_bias_tensor)
+        y = y + module.scale * read(module.b_bias_tensor).double()
     if module.output_gain_tensor is not None:
         y = y * read(module.output_gain_tensor).flatten()
     return y
 
 
 def _factors(module: ModulePlan, read: Read) -> tuple[Tensor, Tensor]:
-    a, b = read(module.a_tensor), read(module.b_tensor)
+    a, b = read(module.a_tensor).double(), read(module.b_tensor).double()
     return (a.T, b.T) if module.transposed else (a, b)
 
 

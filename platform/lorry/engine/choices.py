@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Outcome = tuple[RequestId, EngineEvent | LorryError]
 
 TextOf = Callable[[AdapterDigest], Tokenizer | None]
-"""The own text side of an adapter in host memory; None where it is the base's."""
+"""The own text side of an adapter, None where it is the base's. Raises AdapterLoadFailed for one that is not here."""
 
 FAULTS = (SlotIntegrity.reason, NonFiniteLogits.reason, ProvenanceMismatch.reason)
 """Reasons of errors that nobody asked for: they are logged and counted."""

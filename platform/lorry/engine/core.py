@@ -29,6 +29,7 @@ from lorry.engine.events import (
 from lorry.engine.heartbeat import Audit, Heartbeat
 from lorry.engine.output import ProvenanceOf
 from lorry.engine.runner import CpuRunner
+from lorry.engine.texts import LoadedTexts
 from lorry.errors import EngineUnavailable, InternalError, InvalidRequest, LorryError
 from lorry.ids import BaseDigest, RequestId
 from lorry.request import check_params
@@ -82,13 +83,14 @@ class EngineCore:
         text: TextOf = lambda digest: None,
     ) -> None:
         """``warm_up`` runs first, on the loop's thread. ``when_idle``: every owner's ``check_integrity``, and what else
-        is best done when nothing runs. ``text``: of adapters in host memory that bring their own."""
+        is best done when nothing runs. ``text``: of adapters in host memory (``TextOf``)."""
         self._scheduler = scheduler
         self._runner = runner
         self._base = base
         self._vocabulary = vocabulary
         self._clock = clock
-        self._calls = Calls(scheduler, tokenizer, runner.verify, provenance, self._emit, clock, text)
+        self._texts = LoadedTexts(text)
+        self._calls = Calls(scheduler, tokenizer, runner.verify, provenance, self._emit, clock, self._texts)
         self._inbox: deque[_Message] = deque()
         self._untold: list[Outcome] = []
         self._condition = threading.Condition()
@@ -184,6 +186,7 @@ class EngineCore:
             result = self._runner.collect(self._runner.submit(plan))
             self.heartbeat.plan = None
             self._audit.note_step(self._clock())
+            self._texts.note(plan, result)
             updates = self._scheduler.complete(plan, result)
             self._note_step(plan, result)
             for update in updates:

@@ -21,8 +21,8 @@ SCORE_ROWS = 64
 @dataclass(slots=True)
 class SequenceState:
     """What the runner keeps of one sequence. ``penalties`` only where its sampling is not plain; they derive from
-    ``ids`` alone, so a sequence that resumes counts what it had counted. ``largest_id`` is of those that it came with:
-    what is drawn has a row."""
+    ``ids`` alone, so a sequence that resumes counts what it had counted. ``largest_id`` is of those that it came with,
+    the biased ones too: what is drawn has a row."""
 
     ids: list[int]
     sampling: SamplingParams
@@ -44,7 +44,8 @@ class SequenceState:
                 presence=sampling.presence_penalty,
                 bias=sampling.logit_bias,
             )
-        return cls(list(new.token_ids), sampling, new.choice, new.output, penalties, max(new.token_ids))
+        largest = max(*new.token_ids, *(token for token, _ in sampling.logit_bias), 0)
+        return cls(list(new.token_ids), sampling, new.choice, new.output, penalties, largest)
 
     def append(self, token: int) -> None:
         """``token`` was drawn."""

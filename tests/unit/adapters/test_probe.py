@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lorry.adapters import probe as module
 from lorry.adapters.image.build import DeviceImage, build_image
@@ -178,3 +180,43 @@ def test_without_the_base_what_needs_it_is_refused(base: Base, written: tuple[Pa
     check = probe(*written, base[0]).check
     assert check.outcome == "fail"
     assert "base's weights are needed" in check.message
+
+
+class Widest(TorchDispatchMode):
+    """Elements of the largest float64 tensor that is made meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.dtype == torch.float64:
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_embedding_and_head_are_widened_block_by_block(
+    base: Base, tmp_path: Path, dora: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 152,000 ids and 896 hidden one such matrix in float64 is 1.1 GB, and the sandbox would refuse the adapter."""
+    spec, weights = base
+    writer = Writer(spec, weights)
+    plan = writer.plan()
+    head, embedding = plan.head, plan.embedding
+    assert head is not None
+    assert head.module is not None
+    assert embedding is not None
+    if dora:
+        gained = replace(head.module, magnitude_tensor=writer.put(spec.vocabulary, around=1))
+        plan = replace(plan, head=HeadPlan(head.weight_tensor, gained))
+    else:
+        plan = replace(plan, embedding=replace(embedding, weight_tensor=head.weight_tensor))
+    writer.tensors = {name: tensor for name, tensor in writer.tensors.items() if name in plan.names()}
+    writer.write(tmp_path)
+    monkeypatch.setattr(module, "_BLOCK_ROWS", 32)
+    with Widest() as widest:
+        check = probe(tmp_path, plan, *base).check
+    assert check.outcome == "pass", check.message
+    assert 0 < widest.elements < spec.vocabulary * spec.hidden

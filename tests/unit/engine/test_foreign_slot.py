@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lorry.engine.arena import SlotEntry
@@ -47,15 +49,22 @@ def test_a_slot_that_is_not_the_planned_fill_runs_nothing(planner: Planner) -> N
     assert (len(result.tokens), result.adapter, result.fault) == (1, OWN, None)
 
 
-def test_an_id_without_a_row_ends_its_sequence_alone(planner: Planner) -> None:
+@pytest.mark.parametrize("where", ["prompt", "logit_bias"])
+def test_an_id_without_a_row_ends_its_sequence_alone(planner: Planner, where: str) -> None:
     """The gateway and the engine refuse such ids by the registry's vocabulary, which may not be the image's."""
     rows = planner.runner._decoder.spec.vocabulary
-    count = len(PROMPT)
-    new = [NewSequence(SequenceId(90 + i), (7, last, 30), count, GREEDY) for i, last in enumerate((rows - 1, rows))]
+    count, first = len(PROMPT), 90 if where == "prompt" else 95
+
+    def named(sequence: int, last: int) -> NewSequence:
+        if where == "prompt":
+            return NewSequence(SequenceId(sequence), (7, last, 30), count, GREEDY)
+        return NewSequence(SequenceId(sequence), PROMPT, count, replace(GREEDY, logit_bias=((2, 0.5), (last, -1.0))))
+
+    new = [named(first, rows - 1), named(first + 1, rows)]
     steps = [
         SequenceStep(one.sequence, 0, count, 1, BASE_SLOT, Generation(0), None, (PageId(i),))
         for i, one in enumerate(new)
     ]
-    results = planner.runner.submit(StepPlan(90, (), tuple(new), (), (), tuple(steps))).result.results
+    results = planner.runner.submit(StepPlan(first, (), tuple(new), (), (), tuple(steps))).result.results
     found = {result.sequence: (len(result.tokens), result.fault) for result in results}
-    assert found == {SequenceId(90): (1, None), SequenceId(91): (0, SlotIntegrity.reason)}
+    assert found == {SequenceId(first): (1, None), SequenceId(first + 1): (0, SlotIntegrity.reason)}
