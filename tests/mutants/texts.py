@@ -7,10 +7,33 @@ from tests.mutants.guard import Guard
 CHOICES = "platform/lorry/engine/choices.py"
 OWN_TEXT = "tests/unit/engine/test_own_text.py"
 WORKER = "tests/unit/text/test_worker.py"
+WORKER_FILE = "platform/lorry/text/worker.py"
 TEXTS = "tests/unit/gateway/test_texts.py"
 TEXT_SIDE = "tests/unit/adapters/test_text_side.py"
 
 GUARDS = (
+    # What a version's files may do to the process that reads or answers with them.
+    Guard(
+        "a_decoder_cannot_multiply",
+        "platform/lorry/text/pieces.py",
+        "    if growth > _MAX_GROWTH:\n",
+        "    if False:\n",
+        ("tests/unit/text/test_overlay.py::test_a_decoder_that_multiplies_is_refused",),
+    ),
+    Guard(
+        "what_others_left_is_not_held_against_a_version",
+        WORKER_FILE,
+        "                if not (ended.memory and others):\n",
+        "                if True:\n",
+        (f"{WORKER}::test_what_others_left_in_the_child_is_not_held_against_a_version",),
+    ),
+    Guard(
+        "tokens_that_only_the_settings_name_are_refused",
+        "platform/lorry/text/overlay.py",
+        "    _check_named(own, base_dir, folder)\n",
+        "",
+        ("tests/unit/text/test_overlay.py::test_tokens_that_only_the_settings_name_are_refused",),
+    ),
     # A slot may outlast its version's copy in host memory.
     Guard(
         "texts_are_kept_with_the_slot",

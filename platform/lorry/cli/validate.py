@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,7 +14,7 @@ from rich.table import Table
 from lorry.adapters.report import ValidationReport
 from lorry.adapters.sandbox.examine import examine
 from lorry.cli.model import model_directory
-from lorry.errors import ResourceNotFound
+from lorry.errors import ResourceNotFound, UnsupportedBase
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red"}
 
@@ -24,12 +25,22 @@ def validate(options: argparse.Namespace, home: Path) -> int:
     config = base / "config.json"
     if not config.is_file():
         raise ResourceNotFound(f"--base: {config} is missing; give the base's folder, or run `lorry model` first")
-    report = examine(options.folder, json.loads(config.read_text()), base_dir=base)
+    report = examine(options.folder, _object(config), base_dir=base)
     if options.json:
         print(json.dumps(report.to_dict(), indent=2))
     else:
         _show(report, options.folder.name)
     return 0 if report.ok else 1
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UnsupportedBase(f"--base: {path} cannot be read ({error}); give the base's folder") from error
+    if not isinstance(found, dict):
+        raise UnsupportedBase(f"--base: {path} is no JSON object; give the base's folder")
+    return found
 
 
 def _show(report: ValidationReport, name: str) -> None:

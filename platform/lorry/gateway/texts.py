@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.errors import AdapterLoadFailed, LorryError, NotServedYet
@@ -23,6 +24,7 @@ from lorry.text.files import LIMITS
 from lorry.text.worker import TextLimits, TextWorkers, VersionText
 
 _T = TypeVar("_T")
+_Key = tuple[str, Path]
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -69,14 +71,27 @@ class OwnText:
     text: VersionText
     workers: TextWorkers
     pool: Executor
+    turn: asyncio.Lock
+    """The tenant's: one of its texts is made at a time, so that it cannot have all workers and others wait behind
+    all that it asks for."""
 
     async def encode(self, prompt: str) -> tuple[int, ...]:
-        work = partial(self.workers.encode, self.text, prompt)
-        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        return await self._run(partial(self.workers.encode, self.text, prompt))
 
     async def encode_chat(self, messages: Messages, add_generation_prompt: bool) -> tuple[int, ...]:
-        work = partial(self.workers.encode_chat, self.text, messages, add_generation_prompt)
-        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        return await self._run(partial(self.workers.encode_chat, self.text, messages, add_generation_prompt))
+
+    async def _run(self, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+        async with self.turn:
+            begun = self.pool.submit(work)
+            ended = asyncio.wrap_future(begun)
+            try:
+                return await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                if not begun.cancel():  # it runs: the turn and the files are its until it has ended
+                    await asyncio.wait([ended])
+                    ended.exception()  # it was asked for
+                raise
 
 
 class _Folder:
@@ -93,7 +108,8 @@ class _Folder:
 
 
 class VersionTexts:
-    """Text files of versions by tokenizer digest, on disk while they are used; the least recently used go first.
+    """Text files of versions by tokenizer digest and base, over whose files they are laid, on disk while they are used;
+    the least recently used go first.
 
     Every file is hashed against the version's manifest as it arrives, and the digest of the whole when it is loaded.
     One fetch for a digest at a time; what fails is fetched anew by the next request. Belongs to one event loop.
@@ -113,7 +129,8 @@ class VersionTexts:
         self._budget = budget_bytes
         self._workers = TextWorkers(_WORKERS, limits)
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="version-text")
-        self._folders: OrderedDict[str, _Folder] = OrderedDict()
+        self._folders: OrderedDict[_Key, _Folder] = OrderedDict()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._count = itertools.count()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -122,9 +139,10 @@ class VersionTexts:
     async def open(self, sha256: str, ref: AdapterRef, base_dir: Path, tenant: str = "") -> AsyncIterator[TextSide]:
         """For ``tenant``'s request. Raises AdapterObjectMissing, AdapterDigestMismatch, ObjectStoreUnavailable, or
         AdapterLoadFailed for a file that is larger than any that was accepted."""
-        found = await self._fetched(sha256, ref)
+        found = await self._fetched((sha256, base_dir), ref)
+        turn = self._turns.setdefault(tenant, asyncio.Lock())
         try:
-            yield OwnText(VersionText(sha256, base_dir, found.path, tenant), self._workers, self._pool)
+            yield OwnText(VersionText(sha256, base_dir, found.path, tenant), self._workers, self._pool, turn)
         finally:
             found.users -= 1
             await self._evict()
@@ -139,11 +157,11 @@ class VersionTexts:
         await asyncio.to_thread(self._workers.close)
         await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
-    async def _fetched(self, sha256: str, ref: AdapterRef) -> _Folder:
+    async def _fetched(self, key: _Key, ref: AdapterRef) -> _Folder:
         """With this request among its users."""
         while True:
-            found = self._folders.get(sha256) or self._start(sha256, ref)
-            self._folders.move_to_end(sha256)
+            found = self._folders.get(key) or self._start(key, ref)
+            self._folders.move_to_end(key)
             found.users += 1
             try:
                 await asyncio.shield(found.fetch)
@@ -154,14 +172,21 @@ class VersionTexts:
                 raise
             return found
 
-    def _start(self, sha256: str, ref: AdapterRef) -> _Folder:
+    def _start(self, key: _Key, ref: AdapterRef) -> _Folder:
         nbytes = sum(file.size for file in ref.files if file.path in TEXT_FILES)
-        found = self._folders[sha256] = _Folder(ref.digest, self._root / f"{sha256}-{next(self._count)}", nbytes)
+        found = self._folders[key] = _Folder(ref.digest, self._root / f"{key[0]}-{next(self._count)}", nbytes)
         found.fetch = asyncio.create_task(self._fetch(ref, found.path))
-        found.fetch.add_done_callback(partial(self._note_end, sha256, found))
+        found.fetch.add_done_callback(partial(self._note_end, key, found))
         return found
 
     async def _fetch(self, ref: AdapterRef, path: Path) -> None:
+        try:
+            await self._fetch_into(ref, path)
+        except BaseException:  # nobody reads half of them
+            await asyncio.to_thread(_remove, [path])
+            raise
+
+    async def _fetch_into(self, ref: AdapterRef, path: Path) -> None:
         await asyncio.to_thread(path.mkdir)
         for file in ref.files:
             if file.path not in TEXT_FILES:
@@ -174,23 +199,28 @@ class VersionTexts:
                 )
             await self._store.fetch_to(f"{ref.prefix}/{file.path}", path / file.path, file.size, file.sha256)
 
-    def _note_end(self, sha256: str, found: _Folder, fetch: asyncio.Task[None]) -> None:
+    def _note_end(self, key: _Key, found: _Folder, fetch: asyncio.Task[None]) -> None:
         failed = fetch.cancelled() or fetch.exception() is not None
-        if failed and self._folders.get(sha256) is found:
-            del self._folders[sha256]
+        if failed and self._folders.get(key) is found:
+            del self._folders[key]
 
     async def _evict(self) -> None:
         held = sum(found.nbytes for found in self._folders.values())
         gone: list[Path] = []
-        for sha256, found in list(self._folders.items()):
+        for key, found in list(self._folders.items()):
             if held <= self._budget and len(self._folders) <= _FOLDERS_MAX:
                 break
             if not found.users and found.fetch.done():
-                del self._folders[sha256]
+                del self._folders[key]
                 held -= found.nbytes
                 gone.append(found.path)
-        for path in gone:
-            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+        if gone:
+            await asyncio.to_thread(_remove, gone)  # all in one: a caller that is cancelled leaves none of them
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 _WORKERS = 2

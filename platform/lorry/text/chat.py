@@ -19,6 +19,9 @@ _BROKEN = (jinja2.exceptions.TemplateError, ValueError, TypeError, ArithmeticErr
 """What compiling a template may raise: jinja's own, and Python's for literals and nesting beyond its limits."""
 _REFUSES = (*_BROKEN, LookupError, AttributeError)
 """What rendering one may raise, beside memory and time: a template is a program."""
+_ELSEWHERE: tuple[type[nodes.Stmt], ...] = (nodes.Include, nodes.Extends, nodes.Import, nodes.FromImport)
+_SAID_CHARS = 500
+"""Of what a template gives as its reason, which it can make as long as it likes."""
 
 
 class _Generation(Extension):
@@ -58,15 +61,23 @@ def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
 def check_template(source: str) -> None:
     """Reads a template without compiling it: compiling one already runs what is constant in it.
 
-    Raises UnsupportedBase for one that jinja does not understand, or that uses a filter or test which is not there.
+    Raises UnsupportedBase for one that jinja does not understand, or that uses a filter, test or template which is not
+    there.
     """
     environment = _environment(datetime.now)
     try:
         tree = environment.parse(source)
         filters = {node.name for node in tree.find_all(nodes.Filter)} - environment.filters.keys()
         tests = {node.name for node in tree.find_all(nodes.Test)} - environment.tests.keys()
+        elsewhere = next(tree.find_all(_ELSEWHERE), None)
     except _BROKEN as error:
-        raise UnsupportedBase(f"the chat template cannot be compiled: {error}") from error
+        raise UnsupportedBase(f"the chat template cannot be compiled: {_said(error)}") from error
+    if elsewhere is not None:
+        what = type(elsewhere).__name__.lower()
+        raise UnsupportedBase(
+            f"the chat template cannot be compiled: line {elsewhere.lineno} has {what}, and there is no other "
+            "template; write it as one"
+        )
     for name in sorted(filters | tests):
         raise UnsupportedBase(
             f"the chat template cannot be compiled: no filter or test {name!r} is served in templates"
@@ -114,13 +125,20 @@ class ChatTemplate:
                 **self._specials,
             )
         except _REFUSES as error:
-            raise InvalidRequest.field("chat.messages", f"the model's chat template refuses them: {error}") from error
+            raise InvalidRequest.field(
+                "chat.messages", f"the model's chat template refuses them: {_said(error)}"
+            ) from error
 
     def _compiled(self) -> jinja2.Template:
         try:
             return _environment(self._now).from_string(self._source)
         except _BROKEN as error:
-            raise UnsupportedBase(f"the chat template cannot be compiled: {error}") from error
+            raise UnsupportedBase(f"the chat template cannot be compiled: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    text = str(error)
+    return text if len(text) <= _SAID_CHARS else f"{text[:_SAID_CHARS]}..."
 
 
 __all__ = ["ChatTemplate", "check_template"]

@@ -14,6 +14,7 @@ sentencepiece             text, or one raw byte    text as it is; a run of raw b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from typing import Any
 from lorry.errors import UnsupportedBase
 
 _RAW_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_MAX_GROWTH = 4.0
+"""Times as long as its token a text may become: replacements one after another multiply, in the engine."""
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -93,7 +96,7 @@ def read_rules(decoder: Mapping[str, Any] | None) -> PieceRules:
     strip_char, strip_left, drop = "", 0, ""
     for step in steps:
         match step.get("type"):
-            case "Replace" if isinstance(step["pattern"].get("String"), str) and not fallback and not fused:
+            case "Replace" if step["pattern"].get("String") and not fallback and not fused:
                 replacements.append((step["pattern"]["String"], step["content"]))
             case "ByteFallback" if not fallback and not fused:
                 fallback = True
@@ -106,6 +109,12 @@ def read_rules(decoder: Mapping[str, Any] | None) -> PieceRules:
                 drop = step["replacement"] if step.get("prepend_scheme", "always") != "never" else ""
             case other:
                 raise _refuse(f"{other} in this place or form")
+    growth = math.prod(max(1.0, len(new) / len(old)) for old, new in replacements)
+    if growth > _MAX_GROWTH:
+        raise UnsupportedBase(
+            f"tokenizer.json decoder: its Replace steps can make a text {growth:.3g} times as long as its token, over "
+            f"{_MAX_GROWTH:g}; replace by something shorter"
+        )
     return PieceRules(False, fallback, tuple(replacements), strip_char, strip_left, drop)
 
 

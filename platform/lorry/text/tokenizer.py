@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import models
 
 from lorry.errors import InvalidRequest, UnsupportedBase
 from lorry.text.chat import ChatTemplate
@@ -19,10 +20,13 @@ from lorry.text.files import TextFiles
 from lorry.text.pieces import PieceRules, read_rules
 
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
-_BACKEND_COST = 5
-"""Bytes in memory for one of tokenizer.json, measured (4.4)."""
+_JSON_COST, _ID_COST, _ADDED_COST, _UNIGRAM_COST = 5, 450, 48, 360
+"""Bytes in memory for a byte of tokenizer.json (merges), an id, a byte of an added token, and a byte of a token of
+Unigram, whose tree has a table for each; measured on files that were made to take the most."""
 _TEMPLATE_COST = 64 << 10
 """Bytes in memory of a template beside its source, about."""
+_TOKEN_CHARS = 4096
+"""Of the longest token: one id adds as much text at once."""
 
 
 _LOCK = threading.Lock()
@@ -40,7 +44,7 @@ def tokenizer_digest(base_dir: Path, overlay: Path | None = None) -> str:
     return TextFiles.of(base_dir).sha256 if overlay is None else Tokenizer.load(base_dir, overlay).sha256
 
 
-def _special_text(value: Any) -> str:
+def special_text(value: Any) -> str:
     """tokenizer_config.json writes a special token as a string or as an object with ``content``."""
     if isinstance(value, Mapping):
         value = value.get("content")
@@ -62,6 +66,8 @@ class Tokenizer:
         self.rules: PieceRules
         self.vocabulary: int
         self._specials: frozenset[str]
+        self.nbytes = 0
+        """Host memory that it takes beside the one it shares with, about."""
         if under is not None and shared:
             self._backend, self.rules = under._backend, under.rules
             self.vocabulary, self._specials = under.vocabulary, under._specials
@@ -70,18 +76,19 @@ class Tokenizer:
             self._specials = frozenset(
                 token.content for token in self._backend.get_added_tokens_decoder().values() if token.special
             )
-            self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+            ids = self._backend.get_vocab(with_added_tokens=True)
+            _check_lengths(ids)
+            self.vocabulary = max((*ids.values(), *_ids_around(self._backend)), default=-1) + 1
             """Ids are 0 <= id < vocabulary."""
-        self.special_tokens = {name: _special_text(settings.get(name)) for name in _SPECIALS}
+            self.nbytes = _backend_bytes(self._backend, len(files.tokenizer or b""), ids)
+        self.special_tokens = {name: special_text(settings.get(name)) for name in _SPECIALS}
         """``bos_token``, ``eos_token``, ``unk_token`` and ``pad_token`` as text; "" where there is none."""
         self._template: ChatTemplate | None = None
         if source is not None:
             self._template = ChatTemplate(source, self.special_tokens, now, compile_now=under is None)
         self.sha256 = files.sha256
-        self.nbytes = _TEMPLATE_COST + len(source or "") if source is not None else 0
-        """Host memory that it takes beside the one it shares with, about."""
-        if not shared:
-            self.nbytes += _BACKEND_COST * len(files.tokenizer or b"")
+        if source is not None:
+            self.nbytes += _TEMPLATE_COST + len(source)
 
     @classmethod
     def load(
@@ -183,4 +190,32 @@ def _read_backend(content: bytes | None) -> tuple[tokenizers.Tokenizer, PieceRul
     return backend, rules
 
 
-__all__ = ["Tokenizer", "tokenizer_digest"]
+def _check_lengths(ids: Mapping[str, int]) -> None:
+    longest = max(map(len, ids), default=0)
+    if longest > _TOKEN_CHARS:
+        raise UnsupportedBase(f"tokenizer.json has a token of {longest} characters, over {_TOKEN_CHARS}; leave it out")
+
+
+def _ids_around(backend: tokenizers.Tokenizer) -> list[int]:
+    """Ids that the post-processor puts around a text. It states them itself, whatever the vocabulary has."""
+    found: list[int] = []
+    steps = [] if backend.post_processor is None else [json.loads(backend.post_processor.__getstate__())]
+    while steps:
+        step = steps.pop()
+        steps += step.get("processors", ())
+        found += [step[side][1] for side in ("sep", "cls") if side in step]
+        for token in step.get("special_tokens", {}).values():
+            found += token["ids"]
+    return found
+
+
+def _backend_bytes(backend: tokenizers.Tokenizer, json_bytes: int, ids: Mapping[str, int]) -> int:
+    """About, and rather too much."""
+    added = sum(len(token.content.encode()) for token in backend.get_added_tokens_decoder().values())
+    found = _JSON_COST * json_bytes + _ID_COST * len(ids) + _ADDED_COST * added
+    if isinstance(backend.model, models.Unigram):
+        found += _UNIGRAM_COST * sum(len(token.encode()) for token in ids)
+    return found
+
+
+__all__ = ["Tokenizer", "special_text", "tokenizer_digest"]

@@ -59,11 +59,13 @@ class VersionText:
 
 
 class _Ended(Exception):
-    """The child is gone. ``what`` it went over, for people."""
+    """The child is gone. ``what`` it went over, for people; ``memory``: that was its memory."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, memory: bool) -> None:
         super().__init__(what)
         self.what = what
+        self.memory = memory
+        self.loading = False
 
 
 class _Worker:
@@ -72,6 +74,8 @@ class _Worker:
     def __init__(self, limits: TextLimits) -> None:
         self._limits = limits
         self._child: subprocess.Popen[bytes] | None = None
+        self.loaded: set[str] = set()
+        """Text sides that this child has loaded."""
 
     def ask(self, asked: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Raises _Ended where the child did not answer, and Unavailable where there is none to ask."""
@@ -80,16 +84,21 @@ class _Worker:
         try:
             child.stdin.write(pack({**asked, "seconds": seconds}))
             child.stdin.flush()
-            return self._read(child, time.monotonic() + seconds + _BACKSTOP_S)
+            found = self._read(child, time.monotonic() + seconds + _BACKSTOP_S)
         except (OSError, EOFError):
-            raise _Ended(self._why(seconds)) from None
+            raise self._ended(seconds) from None
         except BaseException:  # a cancelled caller too leaves an answer in the pipe: the child goes
             self.close()
             raise
+        if "memory" in found:
+            self.close()  # what it holds by now may be most of it
+            raise _Ended(self._memory, memory=True)
+        return found
 
     def close(self) -> int | None:
         """The child's exit status, negative for a signal; None where none ran."""
         child, self._child = self._child, None
+        self.loaded.clear()
         if child is None:
             return None
         for pipe in (child.stdin, child.stdout):
@@ -102,10 +111,14 @@ class _Worker:
             child.kill()
             return child.wait()
 
-    def _why(self, seconds: float) -> str:
-        status = self.close()
-        over_time = status in (-signal.SIGALRM, -signal.SIGKILL)
-        return f"{seconds:g} s" if over_time else f"{self._limits.memory_bytes >> 20} MiB"
+    @property
+    def _memory(self) -> str:
+        return f"{self._limits.memory_bytes >> 20} MiB"
+
+    def _ended(self, seconds: float) -> _Ended:
+        if self.close() in (-signal.SIGALRM, -signal.SIGKILL):
+            return _Ended(f"{seconds:g} s", memory=False)
+        return _Ended(self._memory, memory=True)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is not None and self._child.poll() is None:
@@ -196,16 +209,17 @@ class TextWorkers:
             self._idle.put(worker)
 
     def _ask(self, worker: _Worker, text: VersionText, field: str, asked: dict[str, Any], seconds: float) -> Any:
-        """What the version's text side makes of it, loaded first where the child does not have it."""
+        """What the version's text side makes of it."""
         self._refuse_barred(text, field)
         asked["sha256"] = text.sha256
         try:
-            found = worker.ask(asked, seconds)
-            if "unknown" in found:
-                self._load(worker, text)
-                found = worker.ask(asked, seconds)
+            found = self._answer(worker, text, asked, seconds)
         except _Ended as ended:
             self._bar(text, ended.what)
+            if ended.loading:
+                raise AdapterLoadFailed(
+                    f"the version's own tokenizer takes more than {ended.what} to load; publish a smaller one"
+                ) from None
             raise self._over(field, ended.what) from None
         if "made" in found:
             return found["made"]
@@ -216,21 +230,31 @@ class TextWorkers:
             )
         if "over" in found:
             raise InvalidRequest.field(field, f"it makes {found['over']} of at most {asked['most']}; shorten it")
-        if "memory" in found:
-            what = f"{self._limits.memory_bytes >> 20} MiB"
-            self._bar(text, what)
-            raise self._over(field, what)
         raise InvalidRequest.field(field, f"this version's own tokenizer or template fails: {_said(found)}")
+
+    def _answer(self, worker: _Worker, text: VersionText, asked: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The text side is loaded first where the child does not have it. Raises _Ended; for memory only by a child
+        that had no other text side: what those of others left behind is not held against this one."""
+        while True:
+            others = worker.loaded - {text.sha256}
+            try:
+                found = worker.ask(asked, seconds)
+                if "unknown" in found:
+                    self._load(worker, text)
+                    found = worker.ask(asked, seconds)
+                return found
+            except _Ended as ended:
+                if not (ended.memory and others):
+                    raise
 
     def _load(self, worker: _Worker, text: VersionText) -> None:
         asked = {"do": "load", "base_dir": str(text.base_dir), "folder": str(text.folder)}
         try:
             found = worker.ask(asked, self._limits.load_s)
         except _Ended as ended:
-            self._bar(text, ended.what)
-            raise AdapterLoadFailed(
-                f"the version's own tokenizer takes more than {ended.what} to load; publish a smaller one"
-            ) from None
+            ended.loading = True
+            raise
+        worker.loaded.add(text.sha256)
         if "sha256" not in found:
             raise AdapterLoadFailed(f"the version's own tokenizer cannot be loaded: {_said(found)}")
         if found["sha256"] != text.sha256:
@@ -263,7 +287,7 @@ def _said(found: Mapping[str, Any]) -> str:
     for name in ("broken", "failed"):
         if name in found:
             return str(found[name])
-    return "it is over its memory" if "memory" in found else "it gave no reason"
+    return "it gave no reason"
 
 
 __all__ = ["TextLimits", "TextWorkers", "VersionText"]

@@ -93,7 +93,10 @@ async def test_validate_only_ends_without_a_number(anna: Client, upload: str) ->
     found = await create(anna, upload, validate_only=True)
     assert await read(watch) == (list(found.checks), found, None)
     assert found.version == 0
+    watch = anna.watch(upload)
+    await watch.initial_metadata()
     version = await create(anna, upload)
+    assert await read(watch) == (list(version.checks), version, None), "the next call, not the one that made nothing"
     assert (await read(anna.watch(upload)))[1] == version, "the newest attempt"
 
 
@@ -109,12 +112,12 @@ async def test_a_call_that_makes_nothing_ends_the_watch_with_its_error(
     assert (len(checks), version, type(error)) == (1, None, errors.Unavailable)
     with_base.gate.error = ValueError("secret of the server")
     watch = anna.watch(upload)
+    await watch.initial_metadata()
     with pytest.raises(errors.InternalError):
         await create(anna, upload)
-    _, _, error = await read(anna.watch(upload))
-    assert type(error) is errors.InternalError
+    _, _, error = await read(watch)
+    assert type(error) is errors.InternalError, "of this call, not of the one before"
     assert "secret" not in error.message
-    watch.cancel()
     with_base.gate.error = None
     assert (await create(anna, upload)).version == 1, "the upload is still there"
 

@@ -79,3 +79,12 @@ def test_validate_says_no_and_why(
 def test_a_base_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adapters", "validate", str(tmp_path), "--base", str(tmp_path)]) == 1
     assert "config.json is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
+def test_a_base_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    assert main(["adapters", "validate", str(tmp_path), "--base", str(tmp_path), "--json"]) == 1
+    shown = capsys.readouterr()
+    assert "UNSUPPORTED_BASE: --base" in shown.err
+    assert shown.out == ""

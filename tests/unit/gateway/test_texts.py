@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lorry.gateway import texts as module
 from lorry.gateway.texts import VersionTexts
 from lorry.text import Tokenizer
 from lorry.text.files import LIMITS
+from lorry.text.worker import VersionText
 from tests.unit.text import bases
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -57,7 +59,7 @@ async def texts(tmp_path: Path, store: CountingStore) -> AsyncIterator[VersionTe
 
 def put(store: CountingStore, base: Path, folder: Path, template: str, weights: str = "w") -> tuple[str, AdapterRef]:
     """(tokenizer digest, where the version lies)."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "chat_template.jinja").write_text(template)
     (folder / "adapter_model.safetensors").write_text(weights)
     files = scan_directory(folder)
@@ -67,8 +69,8 @@ def put(store: CountingStore, base: Path, folder: Path, template: str, weights: 
     return Tokenizer.load(base, folder).sha256, AdapterRef(digest, f"adapters/{digest}", files)
 
 
-async def chat(texts: VersionTexts, sha256: str, ref: AdapterRef, base: Path) -> tuple[int, ...]:
-    async with texts.open(sha256, ref, base) as text:
+async def chat(texts: VersionTexts, sha256: str, ref: AdapterRef, base: Path, tenant: str = "") -> tuple[int, ...]:
+    async with texts.open(sha256, ref, base, tenant) as text:
         return await text.encode_chat(MESSAGES, True)
 
 
@@ -113,6 +115,62 @@ async def test_what_fails_is_the_versions_own_fault_and_is_tried_again(
     assert await beside == tuple(Tokenizer.load(base).encode("lorry", False)), "its own objects are there"
 
 
+async def test_a_fetch_that_fails_leaves_no_file(
+    texts: VersionTexts, store: CountingStore, base: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "tokenizer_config.json").write_text("{}")
+    sha256, ref = put(store, base, tmp_path / "v", "lorry")
+    (tmp_path / "store" / ref.prefix / "tokenizer_config.json").unlink()
+    with pytest.raises(AdapterObjectMissing):
+        await chat(texts, sha256, ref, base)
+    assert store.fetched[0].endswith("chat_template.jinja"), "one file had come"
+    assert list((tmp_path / "texts").iterdir()) == []
+
+
+async def test_equal_text_on_another_base_is_of_other_files(
+    texts: VersionTexts, store: CountingStore, base: Path, tmp_path: Path
+) -> None:
+    """Each version's files make the same over its own base, and not over the other's."""
+    other = bases.write_base(tmp_path / "other", bases.byte_level(), {"bos_token": "<|end|>"})
+    one = put(store, base, tmp_path / "v", "lorry")
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "tokenizer_config.json").write_bytes((base / "tokenizer_config.json").read_bytes())
+    two = put(store, other, tmp_path / "w", "lorry")
+    assert one[0] == two[0]
+    assert await chat(texts, *one, base) == await chat(texts, *two, other)
+
+
+async def test_a_tenant_has_one_worker_at_a_time(
+    texts: VersionTexts, store: CountingStore, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, running = threading.Event(), list[str]()
+
+    def held(text: VersionText, prompt: str) -> tuple[int, ...]:
+        running.append(prompt)
+        assert text.tenant == "another" or go.wait(20)
+        return (1,)
+
+    monkeypatch.setattr(texts._workers, "encode", held)
+    version = put(store, base, tmp_path / "v", "lorry")
+
+    async def encode(prompt: str, tenant: str) -> tuple[int, ...]:
+        async with texts.open(*version, base, tenant) as text:
+            return await text.encode(prompt)
+
+    asked = [asyncio.create_task(encode(f"{i}", "greedy")) for i in range(4)]
+    async with asyncio.timeout(20):
+        while not running:
+            await asyncio.sleep(0.001)
+        asked[0].cancel()
+        assert await encode("x", "another") == (1,), "a worker is left for others"
+        assert running == ["0", "x"], "what was cancelled runs on, and keeps its turn"
+        go.set()
+        assert await asyncio.gather(*asked[1:]) == [(1,)] * 3
+        with pytest.raises(asyncio.CancelledError):
+            await asked[0]
+
+
 async def test_files_over_the_limit_are_not_fetched(
     texts: VersionTexts, store: CountingStore, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +209,7 @@ async def test_a_version_that_misbehaves_does_not_hold_up_the_loop(
     asked = asyncio.create_task(chat(texts, *slow, base))
     turns = 0
     while not asked.done():
-        await chat(texts, *fine, base)
+        await chat(texts, *fine, base, "another")
         turns += 1
     assert turns > 1, "others are served meanwhile"
     with pytest.raises(InvalidRequest, match="chat"):

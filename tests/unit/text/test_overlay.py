@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import tokenizers
+from tokenizers import decoders, processors
 
 from lorry.errors import InvalidRequest, UnsupportedBase
 from lorry.text import TextRefused, Tokenizer, base_end_ids, read_version_text, tokenizer_digest
@@ -212,6 +213,99 @@ def test_reading_a_template_runs_nothing_of_it(base: Path, version: Path) -> Non
     """jinja folds constants when it compiles: this one alone would take all memory there is."""
     (version / "chat_template.jinja").write_text("{{ 'a' * 10 ** 12 }}{{ 10 ** 10 ** 10 }}{{ 'a' | center(10 ** 12) }}")
     assert read_version_text(base, version) is not None
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [decoders.Replace("a", "a" * 100)] * 5,
+        [decoders.Replace("a", "aa")] * 3,
+        [decoders.Replace("", "x")],
+    ],
+)
+def test_a_decoder_that_multiplies_is_refused(base: Path, version: Path, steps: list[Any]) -> None:
+    """The engine joins its text, for everybody."""
+    backend = tokenizers.Tokenizer.from_file(str(base / "tokenizer.json"))
+    backend.decoder = decoders.Sequence([*steps, decoders.Fuse()])
+    backend.save(str(version / "tokenizer.json"))
+    with pytest.raises(TextRefused, match=r"tokenizer\.json decoder: .*Replace"):
+        read_version_text(base, version)
+
+
+def test_a_token_that_is_a_text_is_refused(base: Path, version: Path) -> None:
+    more_tokens(base, version, "x" * 5000)
+    with pytest.raises(TextRefused, match=r"tokenizer\.json has a token of 5000 characters, over 4096"):
+        read_version_text(base, version)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        processors.BertProcessing(("</s>", 9999), ("<s>", 1)),
+        processors.RobertaProcessing(("</s>", 1), ("<s>", 9999)),
+        processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing("<s> $A", None, [("<s>", 9999)])]),
+    ],
+)
+def test_ids_put_around_a_text_are_of_the_vocabulary(base: Path, version: Path, around: Any) -> None:
+    backend = tokenizers.Tokenizer.from_file(str(base / "tokenizer.json"))
+    backend.post_processor = around
+    backend.save(str(version / "tokenizer.json"))
+    facts = read_version_text(base, version)
+    assert facts is not None
+    assert facts.vocabulary == 10_000
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"added_tokens_decoder": {"342": {"content": "<tool>", "special": True}}},
+        {"added_tokens_decoder": {"7": {"content": "<s>", "special": True}}},
+        {"additional_special_tokens": ["<tool>"]},
+        {"extra_special_tokens": {"tool_token": "<tool>"}},
+        {"bos_token": "<tool>"},
+    ],
+)
+def test_tokens_that_only_the_settings_name_are_refused(base: Path, version: Path, named: dict[str, Any]) -> None:
+    """transformers would add them: the version was trained on other ids than tokenizer.json makes."""
+    (version / "tokenizer_config.json").write_text(settings(**named))
+    with pytest.raises(TextRefused, match=r"names the token '<") as refused:
+        read_version_text(base, version)
+    assert refused.value.file == "tokenizer_config.json"
+    if "added_tokens_decoder" not in named:
+        more_tokens(base, version, "<tool>")
+        assert read_version_text(base, version) is not None
+
+
+def test_what_the_bases_settings_name_is_no_fault_of_a_version(base: Path, version: Path) -> None:
+    (base / "tokenizer_config.json").write_text(settings(additional_special_tokens=["<tool>"]))
+    (version / "tokenizer_config.json").write_text(settings(additional_special_tokens=["<tool>"], legacy=True))
+    assert read_version_text(base, version) is None
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "generation_config.json"])
+def test_a_fault_of_the_base_is_not_the_versions(base: Path, version: Path, file: str) -> None:
+    (version / "chat_template.jinja").write_text("ok")
+    (base / file).write_text('{"eos_token_id": "x"}')
+    with pytest.raises(UnsupportedBase, match=file):
+        read_version_text(base, version)
+
+
+@pytest.mark.parametrize("source", ["{% include 'a' %}", "{% extends 'a' %}", "a{% from 'a' import b %}"])
+def test_a_template_in_several_files_is_refused(base: Path, version: Path, source: str) -> None:
+    (version / "chat_template.jinja").write_text(source)
+    with pytest.raises(TextRefused, match="no other template"):
+        read_version_text(base, version)
+
+
+def test_memory_that_a_short_file_takes_is_counted(base: Path, version: Path) -> None:
+    made = json.loads((base / "tokenizer.json").read_text())
+    words = [["<unk>", 0.0], *([f"{'x' * at}", -1.0] for at in range(1, 1000))]
+    made |= {"model": {"type": "Unigram", "unk_id": 0, "vocab": words}, "added_tokens": []}
+    (version / "tokenizer.json").write_text(json.dumps(made))
+    assert Tokenizer.load(base, version).nbytes > 300 * 499_500
+    made |= {"model": {"type": "BPE", "vocab": {f"{at}": at for at in range(50_000)}, "merges": []}}
+    (version / "tokenizer.json").write_text(json.dumps(made, separators=(",", ":")))
+    assert Tokenizer.load(base, version).nbytes > 400 * 50_000
 
 
 def test_what_equals_the_base_is_shared_with_it(base: Path, version: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -144,6 +145,33 @@ def test_refusals_of_the_template_itself_name_the_chat(base: Path, tmp_path: Pat
         workers.encode_chat(
             own(bare, tmp_path / "w", tokenizer=changed(bare, normalizer=normalizers.NFC())), MESSAGES, True
         )
+
+
+def test_a_reason_is_cut_that_a_template_makes_long(base: Path, tmp_path: Path, workers: TextWorkers) -> None:
+    text = own(base, tmp_path / "v", chat_template="{{ raise_exception('no' * 10 ** 6) }}")
+    with pytest.raises(InvalidRequest, match="refuses them: nono") as refused:
+        workers.encode_chat(text, MESSAGES, True)
+    assert len(refused.value.message) < 1000
+
+
+def test_what_others_left_in_the_child_is_not_held_against_a_version(base: Path, tmp_path: Path) -> None:
+    workers = TextWorkers(1, replace(LIMITS, memory_bytes=205 << 20))
+    draw = random.Random(0)
+
+    def large() -> str:
+        made = json.loads(changed(base))
+        words = ["".join(draw.choices("abcdefgh", k=2000)) for _ in range(100)]
+        vocab = [["<unk>", 0.0], *([word, -1.0] for word in words)]
+        made |= {"model": {"type": "Unigram", "unk_id": 0, "vocab": vocab}, "added_tokens": []}
+        return json.dumps(made)
+
+    texts = [own(base, tmp_path / str(i), tokenizer=large()) for i in range(3)]
+    children = set()
+    for i, text in enumerate(texts):
+        assert workers.encode(replace(text, tenant=str(i)), "lorry")
+        children.add(workers._all[0]._child)
+    workers.close()
+    assert len(children) > 1, "the last did not fit beside the others, and has a child of its own"
 
 
 def test_files_that_are_not_those_that_were_registered(base: Path, tmp_path: Path, workers: TextWorkers) -> None:

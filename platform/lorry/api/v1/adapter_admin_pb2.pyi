@@ -586,7 +586,7 @@ class WatchAdapterVersionRequest(_message.Message):
 
     `tenants/{t}/adapters/{a}/uploads/{id}` follows the call of CreateAdapterVersion on that upload that runs, or the
     next one. The answer's headers are sent once nothing can be missed: await them, then call CreateAdapterVersion.
-    A call that has just ended is replayed. The process that runs the call is the one to ask.
+    A call that has just made a version is replayed. The process that runs the call is the one to ask.
     """
     def __init__(
         self,

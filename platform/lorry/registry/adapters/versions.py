@@ -143,8 +143,9 @@ class VersionService:
     async def watch(
         self, caller: Caller, name: AdapterName, upload_id: str
     ) -> AsyncIterator[AsyncIterator[Check | Made]]:
-        """The checks of the call of ``create`` or ``examine`` on this upload that runs, has just ended or is the next,
-        each as it becomes known; then what it made, or its error. Inside the block nothing is missed."""
+        """The checks of the call of ``create`` or ``examine`` on this upload that runs or is the next, or of the one
+        that has just made a version of it, each as it becomes known; then what it made, or its error. Inside the block
+        nothing is missed."""
         require_owner(caller, "read versions")
         tenant, adapter_id = await self._adapter(caller, name)
         upload = _attempt_of(tenant, adapter_id, upload_id)

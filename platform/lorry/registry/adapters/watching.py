@@ -57,8 +57,8 @@ class Attempt:
 
 
 class Attempts:
-    """By upload (any key that names one). An attempt is kept while it runs or is watched, and for a while after it has
-    ended."""
+    """By upload (any key that names one). An attempt is kept while it runs or is watched; and one that made a version,
+    and so was its upload's last, for a while after it has ended."""
 
     def __init__(self) -> None:
         self._open: dict[str, Attempt] = {}
@@ -88,17 +88,18 @@ class Attempts:
             if found.end is None:
                 found.ended(RequestCancelled("the call that was to make the version was cancelled; nothing was made"))
             del self._open[upload]
-            self._ended[upload] = found
-            while len(self._ended) > ENDED_KEPT:
-                self._ended.popitem(last=False)
+            if isinstance(found.end, AdapterVersion):
+                self._ended[upload] = found
+                while len(self._ended) > ENDED_KEPT:
+                    self._ended.popitem(last=False)
 
     def knows(self, upload: str) -> bool:
         return upload in self._open or upload in self._ended
 
     @contextmanager
     def watch(self, upload: str, still_there: Callable[[], Awaitable[object]]) -> Iterator[AsyncIterator[Check | Made]]:
-        """Rows of the attempt that runs, has just ended, or is the next, none of them missed from here on; then what it
-        made, or its error. ``still_there`` raises when no attempt can come any more."""
+        """Rows of the attempt that runs or is the next, none of them missed from here on, or of that which has just
+        made a version; then what it made, or its error. ``still_there`` raises when no attempt can come any more."""
         found = self._ended.get(upload) or self._open.setdefault(upload, Attempt())
         if found.watchers >= WATCHERS_MAX:
             raise Overloaded(f"name: {WATCHERS_MAX} watch this upload already; try again", retry_after_s=1.0)

@@ -76,6 +76,47 @@ TEXTS = (
     Kind("a vocabulary past the base's", _ROW, "vocabulary|ids|tokenizer", _vocabulary(320, 5000, (1 << 32) - 1)),
     Kind("ids that are none", _ROW, "tokenizer.json", _vocabulary(-1, 1 << 32, 1 << 64, 1.5, "1", None)),
     Kind("added tokens past the base's", _ROW, "tokenizer|vocabulary|ids", _added((1 << 32) - 1, -1, 1 << 40), 3),
+    Kind(
+        "a decoder that multiplies",
+        _ROW,
+        "decoder.*Replace",
+        tokenizer(
+            lambda found, draw: found.update(
+                decoder={
+                    "type": "Sequence",
+                    "decoders": [
+                        {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * draw.choice((2, 1000))},
+                        {"type": "Replace", "pattern": {"String": draw.choice(("", "a"))}, "content": "a" * 90},
+                    ],
+                }
+            )
+        ),
+    ),
+    Kind(
+        "ids around a text past the base's",
+        _ROW,
+        "ids",
+        tokenizer(
+            lambda found, draw: found.update(
+                post_processor={
+                    "type": "BertProcessing",
+                    "sep": ["</s>", draw.choice((320, 99_999, (1 << 32) - 1))],
+                    "cls": ["<s>", 1],
+                }
+            )
+        ),
+    ),
+    Kind(
+        "tokens that settings alone name",
+        _ROW,
+        "names the token",
+        text(
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": {"319": {"content": "<own>"}}}',
+            '{"additional_special_tokens": ["<own>"]}',
+            '{"bos_token": "<own>"}',
+        ),
+    ),
     Kind("a sparse giant of a tokenizer", _ROW, "tokenizer.json", sparse("tokenizer.json", 1 << 40), 1),
     Kind(
         "settings that are none",
