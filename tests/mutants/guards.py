@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from tests.mutants import device, files, front, memory, texts
+from tests.mutants import device, files, front, memory, names, texts
 from tests.mutants.guard import Guard
 
-GUARDS: tuple[Guard, ...] = (*files.GUARDS, *front.GUARDS, *device.GUARDS, *memory.GUARDS, *texts.GUARDS)
+GUARDS: tuple[Guard, ...] = (
+    *files.GUARDS,
+    *front.GUARDS,
+    *names.GUARDS,
+    *device.GUARDS,
+    *memory.GUARDS,
+    *texts.GUARDS,
+)
 
 __all__ = ["GUARDS", "Guard"]

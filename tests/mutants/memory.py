@@ -69,7 +69,7 @@ GUARDS = (
     ),
     Guard(
         "extras_that_never_fit_are_refused_at_registration",
-        "platform/lorry/adapters/validate.py",
+        "platform/lorry/adapters/extra_bytes.py",
         "    if most is None or size <= most:\n",
         "    if True:\n",
         ("tests/unit/adapters/test_extras_limit.py::test_what_the_engine_would_take_is_the_limit[llama-dtype0-4-IA3]",),

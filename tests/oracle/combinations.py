@@ -87,6 +87,7 @@ def lora_kinds(draw: Callable[[Any], Any]) -> Kind:
         "exclude_modules": draw(_sometimes(st.sampled_from(EXCLUDED))),
         "modules_to_save": draw(_sometimes(st.lists(st.sampled_from(SAVED), min_size=1, max_size=3, unique=True), 2)),
         "ensure_weight_tying": draw(st.booleans()),
+        "init_lora_weights": draw(st.sampled_from([True, True, True, False, "gaussian", "orthogonal", "mica"])),
     }
     # PEFT itself refuses most of what puts two things on one matrix; little of that is drawn.
     touched = f"{targets} {config['modules_to_save']}"

@@ -10,6 +10,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
+from lorry.adapters.extra_bytes import extra_bytes
 from lorry.adapters.image.build import DeviceImage, build_image
 from lorry.adapters.image.source import BaseWeights, no_base
 from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
@@ -70,9 +71,13 @@ class FolderHost:
             report = validate_directory(folder, self._spec, Limits(), base_dir=self._base_dir)
             if report.plan is None:
                 return Failed(AdapterLoadFailed(str(report.error())))
-            self._images[ref.digest] = build_image(
+            image = self._images[ref.digest] = build_image(
                 folder, report.plan, self._spec, torch.float32, ref.digest, self._base
             )
+            # What registration admits by is what a load takes, but for whole matrices that are the base's.
+            stated, whole = extra_bytes(report.plan, self._spec, 4), self._spec.hidden * 4
+            spared = (stated - image.extra_bytes) / (whole * (report.plan.vocabulary or self._spec.vocabulary))
+            assert spared in (0, 1, 2), f"{stated} bytes of extras are stated and {image.extra_bytes} are taken"
         image = self._images[ref.digest]
         return Ready(image.rank, image.extra_bytes)
 

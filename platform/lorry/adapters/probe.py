@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,13 +38,7 @@ Read = Callable[[str | None], Tensor]
 """A tensor of the file, float32."""
 
 
-class Probed(NamedTuple):
-    check: Check
-    extras: AdapterExtras | None
-    """Of the image that was built, whole matrices in float32; None where it has none."""
-
-
-def probe(directory: Path, plan: AdapterPlan, spec: DecoderSpec, base: BaseWeights = no_base) -> Probed:
+def probe(directory: Path, plan: AdapterPlan, spec: DecoderSpec, base: BaseWeights = no_base) -> Check:
     """One row: the largest error over all places, with the place's name. ``plan`` is of this directory."""
     try:
         image = build_image(directory, plan, spec, torch.float32, AdapterDigest("0" * 64), base)
@@ -57,13 +50,13 @@ def probe(directory: Path, plan: AdapterPlan, spec: DecoderSpec, base: BaseWeigh
 
             errors = [*_errors(plan, spec, image, read, base)]
     except (AdapterLoadFailed, UnsupportedBase) as error:
-        return Probed(Check.fail("probe", error.message), None)
+        return Check.fail("probe", error.message)
     worst, place = max(errors, key=lambda error: (math.isnan(error[0]), error[0]), default=(0.0, "nowhere"))
     where = f"{len(errors)} places, the largest error of an output is {worst:.1e} of it, at {place}"
     if not worst <= TOLERANCE:  # also where it is not a number
         message = f"{where}: the platform would not compute what the file says"
-        return Probed(Check.fail("probe", message, worst, TOLERANCE), image.extras)
-    return Probed(Check("probe", "pass", where, worst, TOLERANCE), image.extras)
+        return Check.fail("probe", message, worst, TOLERANCE)
+    return Check("probe", "pass", where, worst, TOLERANCE)
 
 
 def _errors(

@@ -17,7 +17,13 @@ from lorry.layers.spec import DecoderSpec
 
 
 def planned_rows(
-    weights: WeightFiles, parts: Parts, base: BaseModules, config: AdapterConfig, spec: DecoderSpec, max_rank: int
+    weights: WeightFiles,
+    parts: Parts,
+    base: BaseModules,
+    config: AdapterConfig,
+    spec: DecoderSpec,
+    max_rank: int,
+    max_added_tokens: int,
 ) -> tuple[Planned | None, list[Check]]:
     """The plan, and a row for each thing that is wrong or, where nothing is, for each that was looked at."""
     faults = Faults()
@@ -37,8 +43,7 @@ def planned_rows(
         rows.append(_ranks(plan, max_rank))
     rows.append(_scales(plan))
     if plan.vocabulary is not None:
-        message = f"{plan.vocabulary} rows of embedding and head in place of the base's {spec.vocabulary}"
-        rows.append(Check("vocabulary", "pass", message, plan.vocabulary, spec.vocabulary))
+        rows.append(_vocabulary(plan.vocabulary, spec.vocabulary, max_added_tokens))
     rows.append(_coverage(weights, plan))
     return planned, rows
 
@@ -94,6 +99,13 @@ def _ranks(plan: AdapterPlan, max_rank: int) -> Check:
     if largest > max_rank:
         return Check.fail("rank", f"r: rank {largest} is over {max_rank}; train with a smaller r", largest, max_rank)
     return Check("rank", "pass", f"ranks equal the config's, at most {largest}", largest, max_rank)
+
+
+def _vocabulary(rows: int, base: int, max_added: int) -> Check:
+    message = f"{rows} rows of embedding and head in place of the base's {base}"
+    if rows <= base + max_added:
+        return Check("vocabulary", "pass", message, rows, base + max_added)
+    return Check.fail("vocabulary", f"{message}; at most {max_added} may be added", rows, base + max_added)
 
 
 def _scales(plan: AdapterPlan) -> Check:

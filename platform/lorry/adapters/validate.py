@@ -5,13 +5,14 @@ Nothing is applied in part: one failed check refuses the adapter. A report that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lorry.adapters.config.read import CONFIG_NAME, AdapterConfig, ConfigRefused, read_config
 from lorry.adapters.copies import check_copies
 from lorry.adapters.directory import check_files
+from lorry.adapters.extra_bytes import check_extras
 from lorry.adapters.header import HeaderLimits, HeaderRefused
 from lorry.adapters.names import BaseModules, place_tensors
 from lorry.adapters.plan import AdapterPlan
@@ -36,6 +37,9 @@ class Limits:
     max_rank: int = 256
     max_extra_bytes: int | None = None
     weight_bytes: int = 4
+    max_added_tokens: int = 65_536
+    """Rows of embedding and head beyond the base's: a sparse file can state any number of them."""
+
     max_config_bytes: int = 256 << 10
     max_files: int = 32
     header: HeaderLimits = field(default_factory=HeaderLimits)
@@ -101,7 +105,7 @@ class _Run:
             return None
         if probe and not self.failed:
             self.watch.stage("probe")
-            self.add(self._probe(plan))
+            self.add([self._probe(plan)])
         return plan
 
     def _config(self) -> AdapterConfig | None:
@@ -123,20 +127,28 @@ class _Run:
         if config is None:
             return None
         self.add([base_hint(config, self.spec, self.base_name)])
-        planned, rows = planned_rows(weights, parts, base, config, self.spec, self.limits.max_rank)
+        limits = self.limits
+        planned, rows = planned_rows(weights, parts, base, config, self.spec, limits.max_rank, limits.max_added_tokens)
         self.add(rows)
+        if planned is not None and (extras := self._extras(planned.plan)) is not None and extras.outcome == "fail":
+            self.add([extras])  # before a byte of what takes so much is read
         return planned
+
+    def _extras(self, plan: AdapterPlan) -> Check | None:
+        return check_extras(plan, self.spec, self.limits.weight_bytes, self.limits.max_extra_bytes)
 
     def _content(self, weights: WeightFiles, planned: Planned) -> AdapterPlan:
         self.watch.stage("content")
         plan, rows = check_copies(weights, planned, self.spec, self.base_dir)
         self.add(rows)
+        extras = self._extras(plan)  # a rounded copy is among them by now
+        self.add([extras] if extras is not None else [])
         self.add(check_values(weights, plan))
         text, row = check_text(self.path, self.spec, self.base_dir, plan.vocabulary or self.spec.vocabulary)
         self.add([row] if row is not None else [])
         return replace(plan, text=text)
 
-    def _probe(self, plan: AdapterPlan) -> Iterator[Check]:
+    def _probe(self, plan: AdapterPlan) -> Check:
         import torch
 
         from lorry.adapters.image.source import no_base
@@ -144,18 +156,7 @@ class _Run:
         from lorry.layers.base_tensors import BaseTensors
 
         base = no_base if self.base_dir is None else BaseTensors(self.base_dir, self.spec, torch.float32)
-        check, extras = probe(self.path, plan, self.spec, base)
-        yield check
-        if extras is not None:
-            yield _extras(extras.nbytes_served(self.limits.weight_bytes), self.limits.max_extra_bytes)
-
-
-def _extras(size: int, most: int | None) -> Check:
-    what = f"{size} bytes on the device beside rank rows (gains, biases, norms, embedding, head)"
-    if most is None or size <= most:
-        return Check("extras", "pass", what, size, most)
-    remedy = "train fewer whole matrices (modules_to_save), or serve with a larger --extras-fraction or memory budget"
-    return Check.fail("extras", f"{what}; this engine holds {most} for all adapters; {remedy}", size, most)
+        return probe(self.path, plan, self.spec, base)
 
 
 __all__ = ["WEIGHTS_NAME", "Limits", "validate_directory"]

@@ -103,15 +103,7 @@ class AdapterExtras:
     @property
     def nbytes(self) -> int:
         """A tensor that embedding and head share counts once."""
-        return self.nbytes_served()
-
-    def nbytes_served(self, weight_bytes: int | None = None) -> int:
-        """The same where an element of a whole matrix takes ``weight_bytes`` (None: as it is kept here)."""
-        sizes = {tensor.data_ptr(): tensor.nbytes for tensor in self.tensors()}
-        for part in (self.embedding, self.head):
-            if weight_bytes is not None and part is not None and part.weight is not None:
-                sizes[part.weight.data_ptr()] = part.weight.numel() * weight_bytes
-        return sum(sizes.values())
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in self.tensors()}.values())
 
     def map(self, change: Callable[[Tensor], Tensor]) -> AdapterExtras:
         """The same of changed tensors; one that embedding and head share is changed once."""

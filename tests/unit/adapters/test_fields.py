@@ -73,6 +73,16 @@ def stated_initialisers() -> set[Any]:
     return found
 
 
+@pytest.mark.parametrize("value", ["Gaussian", "MiCA", "EVA"])
+def test_initialisers_are_read_in_small_letters(value: str) -> None:
+    found = initialiser(value)
+    assert found is not None
+    assert found.served
+    refused = initialiser("OLoRA")
+    assert refused is not None
+    assert not refused.served
+
+
 def test_the_table_knows_every_initialiser() -> None:
     stated = stated_initialisers()
     assert {"pissa", "olora", "lora_ga", "loftq", "gaussian", "mica", "eva"} <= stated, "the source reads otherwise now"

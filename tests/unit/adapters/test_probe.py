@@ -96,7 +96,7 @@ def written(base: Base, tmp_path: Path) -> tuple[Path, AdapterPlan]:
 
 
 def test_it_passes_for_every_kind_at_once(base: Base, written: tuple[Path, AdapterPlan]) -> None:
-    check = probe(*written, *base).check
+    check = probe(*written, *base)
     assert check.outcome == "pass", check.message
     assert isinstance(check.value, float)
     assert check.value < TOLERANCE / 10
@@ -153,7 +153,7 @@ def test_it_names_the_place_that_differs_by_a_hundredth(
         return image
 
     monkeypatch.setattr(module, "build_image", damaged)
-    check = probe(*written, *base).check
+    check = probe(*written, *base)
     assert check.outcome == "fail"
     assert check.message.split("at ")[1].startswith(place)
 
@@ -171,13 +171,13 @@ def test_a_row_without_length_is_refused(base: Base, tmp_path: Path) -> None:
     writer.tensors[plain.b_tensor][2] = 1.0
     plan = AdapterPlan((NAME,), {(0, "o_proj"): replace(plain, magnitude_tensor=writer.put(weight.shape[0], around=1))})
     writer.write(tmp_path)
-    check = probe(tmp_path, plan, *base).check
+    check = probe(tmp_path, plan, *base)
     assert check.outcome == "fail"
     assert "no length" in check.message
 
 
 def test_without_the_base_what_needs_it_is_refused(base: Base, written: tuple[Path, AdapterPlan]) -> None:
-    check = probe(*written, base[0]).check
+    check = probe(*written, base[0])
     assert check.outcome == "fail"
     assert "base's weights are needed" in check.message
 
@@ -217,6 +217,6 @@ def test_embedding_and_head_are_widened_block_by_block(
     writer.write(tmp_path)
     monkeypatch.setattr(module, "_BLOCK_ROWS", 32)
     with Widest() as widest:
-        check = probe(tmp_path, plan, *base).check
+        check = probe(tmp_path, plan, *base)
     assert check.outcome == "pass", check.message
     assert 0 < widest.elements < spec.vocabulary * spec.hidden

@@ -17,6 +17,7 @@ import pytest
 
 from lorry.adapters.report import Check
 from lorry.adapters.sandbox import examine as sandbox
+from lorry.adapters.sandbox import limits as sandbox_limits
 from lorry.adapters.sandbox import process as sandbox_process
 from lorry.adapters.sandbox.child import plain
 from lorry.adapters.sandbox.examine import Cancelled, Examination, examine
@@ -152,7 +153,41 @@ def test_the_wall_clock_is_limited(long: Path) -> None:
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL, signal.SIGTERM])
+def test_a_child_that_the_system_ends_ran_out_of_memory(long: Path) -> None:
+    """Nobody else kills it but we, and then the clock or the caller is the reason."""
+    [row] = at_first_row(long, lambda child: os.kill(child, signal.SIGKILL))
+    assert row.id == "sandbox.memory"
+    assert "its structure was ended by the system" in row.message
+
+
+def test_no_stage_may_have_more_than_the_machine_has_to_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    giant = Sizes(weights=16 << 30, text=0, base=0)
+    monkeypatch.setattr(sandbox_limits, "available_bytes", lambda: 4 << 30)
+    assert LIMITS.allow(giant)["probe"].data_bytes == 3 << 30
+    assert LIMITS.allow(Sizes(0, 0))["structure"].data_bytes == LIMITS.structure.data_bytes
+    monkeypatch.setattr(sandbox_limits, "available_bytes", lambda: 0)
+    assert LIMITS.allow(giant)["structure"].data_bytes == LIMITS.structure.data_bytes, "enough to say no"
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "bound", "used", "wanted"),
+    [
+        ("MemTotal: 9 kB\nMemAvailable:   2048 kB\n", "max", "5", 2048 << 10),
+        ("MemAvailable: 2048 kB\n", str(1 << 20), str(1 << 19), 1 << 19),
+        ("MemAvailable: 1 kB\n", str(1 << 20), "0", 1 << 10),
+        ("MemAvailable: 2048 kB\n", "100", "200", 0),
+        ("what a system may say\n", "", "", 1 << 62),
+    ],
+)
+def test_memory_that_there_is_to_give(tmp_path: Path, meminfo: str, bound: str, used: str, wanted: int) -> None:
+    (tmp_path / "meminfo").write_text(meminfo)
+    (tmp_path / "memory.max").write_text(bound)
+    (tmp_path / "memory.current").write_text(used)
+    assert sandbox_limits.available_bytes(tmp_path / "meminfo", tmp_path) == wanted
+    assert sandbox_limits.available_bytes(tmp_path / "none", tmp_path / "none") == 1 << 62
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGTERM])
 def test_a_child_that_dies_is_a_row(long: Path, number: signal.Signals) -> None:
     [row] = at_first_row(long, lambda child: os.kill(child, number))
     assert row.id == "sandbox.crash"

@@ -39,6 +39,8 @@ class Initialiser:
     reason: str
 
     def covers(self, value: object) -> bool:
+        """PEFT reads the names of initialisers in small letters."""
+        value = value.lower() if isinstance(value, str) else value
         if isinstance(self.value, str) and self.value.endswith("*"):
             return isinstance(value, str) and value.startswith(self.value[:-1])
         return type(value) is type(self.value) and value == self.value

@@ -203,6 +203,9 @@ class Examination:
         if status == OUT_OF_MEMORY or (status == -signal.SIGABRT and _RUST_OUT_OF_MEMORY in child.trace):
             what = f"reading its {stage} wanted over {allowed.data_bytes} bytes of memory; make the files simpler"
             return Check.fail("sandbox.memory", what, None, allowed.data_bytes)
+        if status == -signal.SIGKILL and not end:
+            what = f"reading its {stage} was ended by the system, as where memory runs out; make the files simpler"
+            return Check.fail("sandbox.memory", what, None, allowed.data_bytes)
         log.warning("the sandbox died in %s (status %s, %s): %s", stage, status, end, _text(child.trace))
         return _crash(stage, end or _how(status))
 

@@ -9,7 +9,7 @@ import math
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -117,14 +117,41 @@ class SandboxLimits:
     rows: int = 256
     most_bytes: int = 16 << 30
     """Of a folder, in the formulas above."""
+    share: float = 0.75
+    """Of the memory that the machine has to give: no stage is allowed more, whatever the formulas say."""
 
     def allow(self, sizes: Sizes) -> dict[Stage, Allowance]:
         """A stage's processor time counts from its beginning; what one leaves over is not carried on."""
-        return {
-            "structure": self.structure.allow(sizes),
-            "content": self.content.allow(sizes),
-            "probe": self.probe.allow(sizes),
+        stages: dict[Stage, StageLimits] = {
+            "structure": self.structure,
+            "content": self.content,
+            "probe": self.probe,
         }
+        most = max(self.structure.data_bytes, int(available_bytes() * self.share))
+        found = {stage: limits.allow(sizes) for stage, limits in stages.items()}
+        return {stage: replace(one, data_bytes=min(one.data_bytes, most)) for stage, one in found.items()}
+
+
+_NO_LIMIT = 1 << 62
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
+    """Memory that a new process can have before others suffer: the system's estimate and what this container's bound
+    leaves. Where neither is stated, as on macOS, more than any machine has."""
+    free = _NO_LIMIT
+    try:
+        found = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
+        free = int(found.split()[1]) << 10
+    except (OSError, StopIteration, ValueError, IndexError):
+        pass  # a system that does not say
+    try:
+        bound, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, max(0, bound - used))
+    except (OSError, ValueError):
+        pass  # no bound: the file says "max", or there is none
+    return free
 
 
 def allowances_to_dict(found: Mapping[Stage, Allowance]) -> dict[str, Any]:
@@ -146,4 +173,5 @@ __all__ = [
     "StageLimits",
     "allowances_from_dict",
     "allowances_to_dict",
+    "available_bytes",
 ]

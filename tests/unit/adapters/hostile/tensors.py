@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.unit.adapters import craft
-from tests.unit.adapters.hostile.kinds import Kind, Spoil, weights
+from tests.unit.adapters.hostile.kinds import WEIGHTS_NAME, Kind, Spoil, weights
 
 Arrays = dict[str, "npt.NDArray[np.generic]"]
 _NAMES = list(craft.tensors())
@@ -75,7 +75,27 @@ def _too_large(folder: Path, draw: Random) -> None:
     craft.write_adapter(folder, config, {name: array.astype("<f4") for name, array in found.items()})
 
 
+def _sparse_vocabulary(folder: Path, draw: Random) -> None:
+    """Whole embedding and head of hundreds of thousands of rows: right in every shape, zeros without end, and hardly
+    anything on the disk."""
+    header, data = craft.header_of(craft.tensors())
+    rows, hidden = draw.choice((400_000, 3_000_000, 30_000_000)), craft.SPEC.hidden
+    end = len(data)
+    for place in ("model.embed_tokens", "lm_head"):
+        begin, end = end, end + rows * hidden * 2
+        header[f"base_model.model.{place}.weight"] = {
+            "dtype": "BF16",
+            "shape": [rows, hidden],
+            "data_offsets": [begin, end],
+        }
+    whole = craft.pack(header, data)
+    craft.write_adapter(folder, craft.CONFIG | {"modules_to_save": ["embed_tokens", "lm_head"]}, whole)
+    with (folder / WEIGHTS_NAME).open("ab") as handle:
+        handle.truncate(len(whole) - len(data) + end)
+
+
 TENSORS = (
+    Kind("a sparse giant of a vocabulary", "vocabulary", "at most 65536 may be added", _sparse_vocabulary),
     Kind("values that a scale takes out of range", "weights.values", "leaves the range", _too_large),
     Kind("NaN", "weights.values", "NaN or infinity", value(float("nan")), 6),
     Kind("infinity", "weights.values", "NaN or infinity", value(float("inf"), float("-inf")), 6),
