@@ -240,6 +240,12 @@ def refusable(world: World, made: Made) -> str | None:
     patterned = "lm_head" in str(config.get("rank_pattern")) or "embed_tokens" in str(config.get("rank_pattern"))
     if world.kind.tied and config.get("ensure_weight_tying") and patterned:
         return "tied factors of a rank that the config gives to one of them only"
+    if (
+        world.kind.tied
+        and config.get("ensure_weight_tying")
+        and config.get("init_lora_weights") in ("orthogonal", "mica")
+    ):
+        return "an initialiser that puts new factors in place of those that were tied"
     return None
 
 

@@ -41,7 +41,7 @@ def check_copies(
     ]
     if wrong:
         remedy = "save the adapter again, whole"
-        return plan, [Check.some_fail("tensors.twins", wrong, "and PEFT reads both into one", remedy)]
+        return plan, [Check.some_fail("tensors.twins", wrong, "and one is to stand for both", remedy)]
     if not planned.copies:
         return plan, []
     if base_dir is None:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from lorry.layers.sites import Site
 from lorry.layers.spec import DecoderSpec
 
+ALIGN = 128
+"""Bytes that every piece begins at a multiple of: one cache line of a GPU, and more than its widest load."""
+
 CHUNK_RANK = 16
 """Ranks of one chunk: the smallest depth of a tensor-core product in 16-bit types."""
 
@@ -60,4 +63,4 @@ def largest_chunk_elements(spec: DecoderSpec) -> int:
     return CHUNK_RANK * max(max(site.in_features, *site.out_features) for site in spec.lora_sites())
 
 
-__all__ = ["CHUNK_RANK", "SiteColumns", "SlotRow", "largest_chunk_elements"]
+__all__ = ["ALIGN", "CHUNK_RANK", "SiteColumns", "SlotRow", "largest_chunk_elements"]

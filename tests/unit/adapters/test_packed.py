@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from lorry.adapters.image.build import DeviceImage, build_image
 from lorry.adapters.image.packed import PackedImage, PageLayout, build_packed, word_sums
-from lorry.adapters.image.placing import ALIGN, place
+from lorry.adapters.image.placing import place
 from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.validate import validate_directory
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest
 from lorry.layers.base_tensors import BaseTensors
-from lorry.layers.slot_row import CHUNK_RANK, SlotRow, largest_chunk_elements
+from lorry.layers.slot_row import ALIGN, CHUNK_RANK, SlotRow, largest_chunk_elements
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
 from tests.support.kinds import LAYER_KINDS, VOCABULARY_KINDS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-ALIGN = 128
-"""Bytes that every piece begins at a multiple of: one cache line of a GPU, and more than its widest load."""
+from lorry.layers.slot_row import ALIGN
 
 
 class Place(NamedTuple):
@@ -40,4 +39,4 @@ def place(sizes: Sequence[int], page_bytes: int) -> tuple[list[Place], int]:
     return places, len(filled)
 
 
-__all__ = ["ALIGN", "Place", "place"]
+__all__ = ["Place", "place"]

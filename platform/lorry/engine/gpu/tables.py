@@ -14,7 +14,7 @@ from torch import Tensor
 from lorry.errors import InternalError
 from lorry.ids import Generation, SlotId
 from lorry.layers.sites import Site
-from lorry.layers.slot_row import SlotRow
+from lorry.layers.slot_row import ALIGN, SlotRow
 
 NO_GENERATION = -1
 """Of an empty slot: no row of a batch carries it."""
@@ -82,8 +82,10 @@ class SlotTables:
             raise InternalError(f"offsets: {offsets.shape} and {scales.shape} are no row of this device's tables")
         used = offsets >= 0
         begins = offsets[used] * unit[used]
-        if ((begins % 128 != 0) | (begins >= arena_bytes)).any() or (offsets < -1).any():
-            raise InternalError(f"offsets: a piece of slot {slot} is not aligned to 128 bytes, or outside the arena")
+        if ((begins % ALIGN != 0) | (begins >= arena_bytes)).any() or (offsets < -1).any():
+            raise InternalError(
+                f"offsets: a piece of slot {slot} is not aligned to {ALIGN} bytes, or outside the arena"
+            )
         # The generation goes last: on one stream nothing can run between, and a reader that compares it has the row.
         self._put(self._offsets[slot], torch.from_numpy(offsets))
         self._put(self._scales[slot], torch.from_numpy(scales))
