@@ -10,13 +10,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PACKAGES := lorry lorry_kernels lorry_admin lorry_migrations
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 PROTO_OUT ?= $(CURDIR)/platform
+# Test processes at once; 0 is one, in the foreground, for a debugger.
+WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv model demo serve fmt lint types contracts test soak mutants bench proto docs migrate ci clean
+.PHONY: help venv model demo serve fmt lint types contracts test soak mutants bench kernels-report proto docs migrate ci clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 venv: $(STAMP) ## make .venv with everything for development (the CPU build of torch where there is no NVIDIA GPU)
 
@@ -66,7 +68,7 @@ contracts: venv ## the one way down of imports
 	$(BIN)/lint-imports --no-cache
 
 test: model ## run the tests (ARGS="tests/unit -k name" for some of them)
-	$(PYTEST) -m "not soak" --durations=10 $(ARGS)
+	$(PYTEST) -m "not soak" -n $(WORKERS) --dist loadgroup --durations=10 $(ARGS)
 
 soak: model ## run the full size of the tests that have a small one
 	$(PYTEST) -m soak --durations=0 $(ARGS)
@@ -76,6 +78,9 @@ mutants: venv ## take named guards out of copies of the sources and expect red t
 
 bench: model ## tokens/s, TTFT and inter-token latency beside transformers + peft
 	@$(BIN)/python benchmarks/bench_serving.py $(ARGS)
+
+kernels-report: venv ## compile every kernel for sm_80, sm_90 and gfx942 and judge the code (no GPU; minutes)
+	@$(BIN)/python -m lorry_kernels.aot $(ARGS)
 
 proto: venv ## regenerate the protobuf modules
 	@cd proto && PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I. --python_out="$(PROTO_OUT)" \

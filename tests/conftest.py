@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads ruin shared cores
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU; it is read when their modules are imported
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # transformers is an oracle here and has nothing to fetch
 
 from collections.abc import Generator
@@ -13,6 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.prepared_base import prepared_base
+
+E2E = Path(__file__).parent / "e2e"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of two workers (``-n 2 --dist loadgroup``) one has all whole platforms, one after the other; a file's tests stay
+    together everywhere, since they share what their fixtures made."""
+    for item in items:
+        group = "e2e" if item.path.is_relative_to(E2E) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,7 @@ ADAPTED = "platform/lorry/layers/adapted.py"
 EXTRAS = "platform/lorry/adapters/image/extras.py"
 DECODER = "platform/lorry/models/decoder.py"
 RUNNER = "platform/lorry/engine/runner.py"
+PLAN_RUNNER = "platform/lorry/engine/plan_runner.py"
 ARENA = "platform/lorry/engine/arena.py"
 TEST_ADAPTED = "tests/unit/layers/test_adapted.py"
 TEST_EXTRAS = "tests/unit/engine/test_arena.py::test_extras_are_read_again_and_the_large_ones_by_the_audit"
@@ -134,28 +135,28 @@ GUARDS = (
     # Kind 5: no slot, another fill or another adapter is not answered with the base, nor with what lies there.
     Guard(
         "an_empty_slot_runs_nothing",
-        RUNNER,
+        PLAN_RUNNER,
         "            if entry is None or entry.generation",
         "            if entry is None:\n                return True\n            if entry.generation",
         (FOREIGN_SLOT,),
     ),
     Guard(
         "another_generation_runs_nothing",
-        RUNNER,
+        PLAN_RUNNER,
         " or entry.generation != step.generation",
         "",
         (FOREIGN_SLOT,),
     ),
     Guard(
         "another_digest_runs_nothing",
-        RUNNER,
+        PLAN_RUNNER,
         " or entry.digest != step.digest:\n",
         ":\n",
         (FOREIGN_SLOT,),
     ),
     Guard(
         "an_id_without_a_row_runs_nothing",
-        RUNNER,
+        PLAN_RUNNER,
         "        return self._sequences[step.sequence].largest_id < vocabulary\n",
         "        return True\n",
         ("tests/unit/engine/test_foreign_slot.py::test_an_id_without_a_row_ends_its_sequence_alone",),
@@ -209,7 +210,7 @@ GUARDS = (
     ),
     Guard(
         "slots_are_read_again_when_a_sequence_starts",
-        RUNNER,
+        PLAN_RUNNER,
         "        self._verify_starting(plan)\n",
         "",
         (
@@ -220,7 +221,7 @@ GUARDS = (
     # Kind 11: one that is bad ends alone.
     Guard(
         "a_load_that_fails_fails_alone",
-        RUNNER,
+        PLAN_RUNNER,
         "                failed.append((load.slot, error.message))\n",
         "                raise\n",
         ("tests/unit/engine/test_slot_integrity.py::test_a_damaged_host_image_fails_one_load_and_is_brought_anew",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import device, files, front, memory, names, texts
+from tests.mutants import device, files, front, kernels_attention, kernels_fused, kernels_gate, memory, names, texts
 from tests.mutants.guard import Guard
 
 GUARDS: tuple[Guard, ...] = (
@@ -12,6 +12,9 @@ GUARDS: tuple[Guard, ...] = (
     *device.GUARDS,
     *memory.GUARDS,
     *texts.GUARDS,
+    *kernels_attention.GUARDS,
+    *kernels_fused.GUARDS,
+    *kernels_gate.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

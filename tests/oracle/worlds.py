@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from tests.support.zoo import Kind, Truth, load_base, make
 
 WITHIN = 1e-4
 """Of a logit, in float32. The largest difference that was seen is 3e-6; the bound that the project states is 1e-3."""
-LARGE = 4e-6
-"""Of an adapter's largest logit, where a drawn scale makes logits of hundreds: some 30 units in the last place."""
+LARGE = 1e-5
+"""Of an adapter's largest logit, where a drawn scale makes logits of hundreds: some 80 units in the last place; 3.9e-6 was seen."""
 MOVED = 0.05
 """How far from the base's an adapter's logits must be somewhere: below that a test would show nothing."""
 IDS = (1, 72, 300, 5, 33, 200, 7, 111, 2, 5, 250, 300, 64, 1, 9)
@@ -67,13 +67,13 @@ class Made:
 class World:
     """One base. Adapters are made when they are asked for, once for each name."""
 
-    def __init__(self, folder: Path, base: BaseKind) -> None:
+    def __init__(self, folder: Path, base: BaseKind, bench: Callable[[Path], Bench] = Bench) -> None:
         self.folder = folder
         self.kind = base
         write_tiny_model(folder / "base", base.family, dtype=base.dtype, tie_word_embeddings=base.tied, **base.changes)
         self.base = load_base(folder / "base")
         self.truth = Truth(self.base)
-        self.bench = Bench(folder / "base")
+        self.bench = bench(folder / "base")
         self._made: dict[str, Made] = {}
         self._base_logits: dict[tuple[int, ...], torch.Tensor] = {}
 

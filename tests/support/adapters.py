@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
+from typing_extensions import TypeVar
 
 from lorry.adapters.extra_bytes import extra_bytes
-from lorry.adapters.image.build import DeviceImage, build_image
+from lorry.adapters.image.build import DeviceImage, image_builder
 from lorry.adapters.image.source import BaseWeights, no_base
 from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
+from lorry.adapters.plan import AdapterPlan
+from lorry.adapters.tiers import Build, HostImage
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.errors import AdapterLoadFailed, AdapterObjectMissing
 from lorry.ids import AdapterDigest
@@ -46,16 +49,21 @@ def ref_of(folder: Path) -> AdapterRef:
     return AdapterRef(digest, f"adapters/sha256/{digest}", files)
 
 
-class FolderHost:
-    """HostTier over local folders: no fetching, images are built when they are asked for and kept. ``base_dir``: the
-    base's folder, for adapters that need its weights."""
+I = TypeVar("I", bound=HostImage, default=DeviceImage)  # noqa: E741  an image
 
-    def __init__(self, spec: DecoderSpec, base_dir: Path | None = None) -> None:
+
+class FolderHost(Generic[I]):
+    """HostTier over local folders: no fetching, images are built when they are asked for and kept. ``base_dir``: the
+    base's folder, for adapters that need its weights. ``build``: of another device than the CPU."""
+
+    def __init__(self, spec: DecoderSpec, base_dir: Path | None = None, build: Build[I] | None = None) -> None:
         self._spec = spec
         self._base_dir = base_dir
         self._base: BaseWeights = no_base if base_dir is None else BaseTensors(base_dir, spec, torch.float32)
         self._folders: dict[AdapterDigest, Path] = {}
-        self._images: dict[AdapterDigest, DeviceImage] = {}
+        self._build: Build[Any] = build or image_builder(spec, torch.float32, self._base)
+        self._own = build is None
+        self._images: dict[AdapterDigest, I] = {}
         self.retained: set[AdapterDigest] = set()
 
     def add(self, folder: Path) -> AdapterRef:
@@ -71,15 +79,17 @@ class FolderHost:
             report = validate_directory(folder, self._spec, Limits(), base_dir=self._base_dir)
             if report.plan is None:
                 return Failed(AdapterLoadFailed(str(report.error())))
-            image = self._images[ref.digest] = build_image(
-                folder, report.plan, self._spec, torch.float32, ref.digest, self._base
-            )
-            # What registration admits by is what a load takes, but for whole matrices that are the base's.
-            stated, whole = extra_bytes(report.plan, self._spec, 4), self._spec.hidden * 4
-            spared = (stated - image.extra_bytes) / (whole * (report.plan.vocabulary or self._spec.vocabulary))
-            assert spared in (0, 1, 2), f"{stated} bytes of extras are stated and {image.extra_bytes} are taken"
+            image = self._images[ref.digest] = self._build(folder, report.plan, ref.digest)
+            if self._own:
+                self._as_stated(report.plan, image.extra_bytes)
         image = self._images[ref.digest]
-        return Ready(image.rank, image.extra_bytes)
+        return Ready(image.rank, image.extra_bytes, image.chunk_count)
+
+    def _as_stated(self, plan: AdapterPlan, taken: int) -> None:
+        """What registration admits by is what a load takes, but for whole matrices that are the base's."""
+        stated, whole = extra_bytes(plan, self._spec, 4), self._spec.hidden * 4
+        spared = (stated - taken) / (whole * (plan.vocabulary or self._spec.vocabulary))
+        assert spared in (0, 1, 2), f"{stated} bytes of extras are stated and {taken} are taken"
 
     def tier_of(self, digest: AdapterDigest) -> str:
         return "host" if digest in self._images else "object_store"
@@ -90,7 +100,7 @@ class FolderHost:
     def release(self, digest: AdapterDigest) -> None:
         self.retained.discard(digest)
 
-    def image(self, digest: AdapterDigest) -> DeviceImage | None:
+    def image(self, digest: AdapterDigest) -> I | None:
         return self._images.get(digest)
 
     def text(self, digest: AdapterDigest) -> Tokenizer | None:

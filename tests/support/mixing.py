@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from lorry.adapters.manifest import AdapterRef
-from lorry.config import MemoryConfig, SchedulerConfig
+from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig
 from lorry.engine import runner
 from lorry.engine.parts import build_parts
-from lorry.engine.sampler import draw
+from lorry.engine.plan_runner import PlanRunner
 from lorry.ids import BASE_SLOT, AdapterDigest, ChunkId, Generation, PageId, SequenceId, SlotId
 from lorry.models.weights import read_spec
 from lorry.request import OutputParams, SamplingParams, TokenLogprobs
@@ -85,13 +85,18 @@ class Script:
 class Bench:
     """A runner over the base in a folder, in float32 on one thread."""
 
+    limits = SchedulerConfig(max_sequences=8, token_budget=64, prefill_chunk_tokens=64, context_tokens=128)
+    page_tokens = PAGE_TOKENS
+    draws: tuple[Any, str] = (runner, "draw")
+    """Where the runner looks for what draws from logits."""
+
     def __init__(self, base: Path, budget_bytes: int = 64 << 20, **changes: Any) -> None:
         config = engine_config(
             base,
-            scheduler=SchedulerConfig(max_sequences=8, token_budget=64, prefill_chunk_tokens=64, context_tokens=128),
+            scheduler=self.limits,
             memory=MemoryConfig(
                 budget_bytes=budget_bytes,
-                page_tokens=PAGE_TOKENS,
+                page_tokens=self.page_tokens,
                 chunk_rank=CHUNK_RANK,
                 max_slots=ALL_SLOTS,
                 max_rank=256,
@@ -99,17 +104,22 @@ class Bench:
             **changes,
         )
         self.spec = read_spec(base)
-        self.host = FolderHost(self.spec, base)
-        self.parts = build_parts(config, self.host)
+        self._build(config)
         self._numbers = itertools.count()
         self._steps = itertools.count()
-        split = self.parts.scheduler._ledger.split
+        split = self.scheduler._ledger.split
+        self._pages = split.pages
         self._chunks = [ChunkId(i) for i in reversed(range(split.chunks))]
         self._slots = [SlotId(i) for i in reversed(range(ALL_SLOTS))]
         self._generations = itertools.count(1)
         self._loads: list[SlotLoad] = []
         self._unloads: list[SlotId] = []
         self._finished: list[SequenceId] = []
+
+    def _build(self, config: EngineConfig) -> None:
+        self.host: FolderHost[Any] = FolderHost(self.spec, config.base_dir)
+        self.parts = build_parts(config, self.host)
+        self.scheduler, self.runner = self.parts.scheduler, cast("PlanRunner[Any]", self.parts.runner)
 
     def load(self, folder: Path) -> Loaded:
         """Validates it, builds its image and gives it a slot; the next run loads it. Raises the refusal."""
@@ -118,7 +128,7 @@ class Bench:
         if isinstance(state, Failed):
             raise state.error
         assert isinstance(state, Ready)
-        chunks = tuple(self._chunks.pop() for _ in range(-(-state.rank // CHUNK_RANK)))
+        chunks = tuple(self._chunks.pop() for _ in range(_chunks_of(state)))
         slot, generation = self._slots.pop(), Generation(next(self._generations))
         self._loads.append(SlotLoad(slot, generation, ref.digest, chunks))
         image = self.host.image(ref.digest)
@@ -135,11 +145,11 @@ class Bench:
 
     def run(self, *scripts: Script) -> list[int]:
         """Runs them together to their ends. Answers how many sequences each step had."""
-        pages_each = max(-(-len(script.ids) // PAGE_TOKENS) for script in scripts)
-        assert pages_each * len(scripts) <= self.parts.kv.pages, "give the bench a larger budget"
+        pages_each = max(-(-len(script.ids) // self.page_tokens) for script in scripts)
+        assert pages_each * len(scripts) <= self._pages, "give the bench a larger budget"
         tables = [_table(i, pages_each) for i in range(len(scripts))]
         widths: list[int] = []
-        with recorded() as logits:
+        with recorded(*self.draws) as logits:
             for step in range(max(script.at + len(script.lengths()) for script in scripts)):
                 joining = [script for script in scripts if script.at == step]
                 new = [self._begin(script) for script in joining]
@@ -172,7 +182,7 @@ class Bench:
         loads, self._loads = tuple(self._loads), []
         finished, self._finished = tuple(self._finished), []
         plan = StepPlan(next(self._steps), finished, tuple(new), unloads, loads, tuple(rows))
-        result = self.parts.runner.collect(self.parts.runner.submit(plan))
+        result = self.runner.collect(self.runner.submit(plan))
         assert result.failed_loads == (), result.failed_loads
         by_sequence: Mapping[SequenceId, SequenceResult] = {one.sequence: one for one in result.results}
         for script in scripts:
@@ -187,10 +197,15 @@ class Bench:
                 script.logits.append(logits[script.sequence])
 
 
+def _chunks_of(state: Ready) -> int:
+    return -(-state.rank // CHUNK_RANK) if state.chunks is None else state.chunks
+
+
 @contextmanager
-def recorded() -> Iterator[dict[SequenceId, torch.Tensor]]:
+def recorded(module: Any = runner, name: str = "draw") -> Iterator[dict[SequenceId, torch.Tensor]]:
     """Meanwhile, the logits ``[V]`` that each sequence's tokens are drawn from, the latest of each."""
     found: dict[SequenceId, torch.Tensor] = {}
+    draw = getattr(module, name)
 
     def recording(steps: Sequence[SequenceStep], sequences: Any, logits: torch.Tensor) -> Any:
         for row, step in enumerate(steps):
@@ -198,7 +213,7 @@ def recorded() -> Iterator[dict[SequenceId, torch.Tensor]]:
         return draw(steps, sequences, logits)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "draw", recording)
+        patch.setattr(module, name, recording)
         yield found
 
 

@@ -28,7 +28,7 @@ from lorry.engine.events import (
 )
 from lorry.engine.heartbeat import Audit, Heartbeat
 from lorry.engine.output import ProvenanceOf
-from lorry.engine.runner import CpuRunner
+from lorry.engine.plan_runner import PlanRunner
 from lorry.engine.texts import LoadedTexts
 from lorry.errors import EngineUnavailable, InternalError, InvalidRequest, LorryError
 from lorry.ids import BaseDigest, RequestId
@@ -71,7 +71,7 @@ class EngineCore:
     def __init__(
         self,
         scheduler: Scheduler[AdapterRef],
-        runner: CpuRunner,
+        runner: PlanRunner[Any],
         tokenizer: Tokenizer,
         base: BaseDigest,
         vocabulary: int,

@@ -1,44 +1,31 @@
-"""Runs a StepPlan on the CPU: loads, checks, forward, sampling. Knows sequences only by their plan."""
+"""Runs a StepPlan on the CPU: loads, checks, forward, sampling."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
 from lorry.adapters.image.build import DeviceImage
 from lorry.engine.arena import AdapterArena, SlotEntry
-from lorry.engine.sampler import Drawn, SequenceState, draw, score_prompt
-from lorry.errors import AdapterLoadFailed, LorryError, NonFiniteLogits, SlotIntegrity
-from lorry.ids import BASE_SLOT, AdapterDigest, PageId, SequenceId, SlotId
+from lorry.engine.plan_runner import PlanRunner, Results
+from lorry.engine.sampler import Drawn, draw, score_prompt
+from lorry.errors import NonFiniteLogits
+from lorry.ids import AdapterDigest, PageId, SequenceId
 from lorry.layers.adapted import extra_rows
 from lorry.layers.extras import AdapterExtras
 from lorry.layers.kv import KVView
 from lorry.models.attention import plan_layers
 from lorry.models.decoder import Batch, Decoder, PrefillChunk
 from lorry.request import TokenLogprobs
-from lorry.scheduler.plan import SequenceResult, SequenceStep, StepPlan, StepResult
+from lorry.scheduler.plan import SequenceResult, SequenceStep
 from lorry_kernels.cpu import route
 
-log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class StepHandle:
-    """An accepted step. On the CPU its work is done when ``submit`` returns."""
-
-    result: StepResult
-
-
-class CpuRunner:
-    """``submit`` then ``collect``, one step at a time, on one thread.
-
-    ``image`` hands out host images, ``discard`` makes the host tier fetch one anew that could not be loaded.
-    """
+class CpuRunner(PlanRunner[SlotEntry]):
+    """A step's work is done when ``submit`` returns."""
 
     def __init__(
         self,
@@ -49,100 +36,19 @@ class CpuRunner:
         discard: Callable[[AdapterDigest], None] = lambda digest: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(arena, decoder.spec.vocabulary, image, discard, clock)
         self._decoder = decoder
         self._kv = kv
-        self._arena = arena
-        self._image = image
-        self._discard = discard
-        self._clock = clock
-        self._sequences: dict[SequenceId, SequenceState] = {}
+        self._sites = arena.sites
 
-    def submit(self, plan: StepPlan) -> StepHandle:
-        began = self._clock()
-        for sequence in plan.finished:
-            self._sequences.pop(sequence, None)
-        for new in plan.new:
-            self._sequences[new.sequence] = SequenceState.of(new)
-        lost = self._unload_adapters(plan)
-        self._kv.release(plan.idle_pages)
-        self._arena.release(plan.idle_chunks)
-        failed = self._load_adapters(plan)
-        self._verify_starting(plan)
-        results: list[SequenceResult] = []
-        runnable: list[SequenceStep] = []
-        for step in plan.sequences:
-            if self._slot_matches(step):
-                runnable.append(step)
-            else:
-                results.append(SequenceResult(step.sequence, (), None, SlotIntegrity.reason))
-        if runnable:
-            results.extend(self._run(runnable))
-        return StepHandle(StepResult(plan.step, tuple(results), self._clock() - began, tuple(failed), tuple(lost)))
+    def _forget(self, sequences: Sequence[SequenceId]) -> None:
+        """Nothing is kept of one but its state."""
 
-    def collect(self, handle: StepHandle) -> StepResult:
-        return handle.result
-
-    def verify(self, digest: AdapterDigest, step: int) -> None:
-        """Before an answer is stated to be complete: the device still holds the bytes that were loaded as
-        ``digest``. Raises SlotIntegrity."""
-        self._arena.verify(self._arena.slot_of(digest), step)
-
-    def _unload_adapters(self, plan: StepPlan) -> list[AdapterDigest]:
-        """Reads the bytes once more before they go: who was preempted from this fill, or uses pages that it computed,
-        has nobody else to ask. Answers the versions whose bytes had changed."""
-        lost: list[AdapterDigest] = []
-        for slot in plan.unloads:
-            entry = self._arena.entry(slot)
-            try:
-                if entry is not None:
-                    self._arena.verify(slot, plan.step)
-            except SlotIntegrity as error:
-                log.error("step %d: %s", plan.step, error)
-                if entry is not None:
-                    lost.append(entry.digest)
-            self._arena.unload(slot)
-        return lost
-
-    def _load_adapters(self, plan: StepPlan) -> list[tuple[SlotId, str]]:
-        failed: list[tuple[SlotId, str]] = []
-        for load in plan.loads:
-            try:
-                image = self._image(load.digest)
-                if image is None:
-                    raise AdapterLoadFailed(f"adapter {load.digest}: its host copy is gone; try again")
-                self._arena.load(load, image, plan.step)
-            except LorryError as error:
-                self._arena.unload(load.slot)
-                self._discard(load.digest)
-                failed.append((load.slot, error.message))
-        return failed
-
-    def _verify_starting(self, plan: StepPlan) -> None:
-        """Reads again the slots that sequences start on. A slot whose bytes changed is unpublished here, before
-        any sequence of this step is matched against the table, so none of its sequences runs."""
-        for step in plan.sequences:
-            state = self._sequences[step.sequence]
-            if step.slot == BASE_SLOT or state.started:
-                continue
-            state.started = True
-            try:
-                self._arena.verify(step.slot, plan.step)
-            except SlotIntegrity as error:
-                log.error("step %d: %s", plan.step, error)
-
-    def _slot_matches(self, step: SequenceStep) -> bool:
-        """Whether the device's slot is the fill that the plan means, and has a row for each of the sequence's ids."""
-        vocabulary = self._decoder.spec.vocabulary
-        if step.slot != BASE_SLOT:
-            entry = self._arena.entry(step.slot)
-            if entry is None or entry.generation != step.generation or entry.digest != step.digest:
-                return False
-            if entry.extras is not None and entry.extras.vocabulary is not None:
-                vocabulary = entry.extras.vocabulary
-        return self._sequences[step.sequence].largest_id < vocabulary
+    def _release_pages(self, pages: Sequence[PageId]) -> None:
+        self._kv.release(pages)
 
     @torch.inference_mode()
-    def _run(self, steps: list[SequenceStep]) -> list[SequenceResult]:
+    def _run(self, steps: list[SequenceStep]) -> Results:
         page = self._kv.page_tokens
         ordered = sorted(steps, key=lambda s: (s.query_len > 1, s.slot, s.sequence))
         ids: list[int] = []
@@ -187,17 +93,15 @@ class CpuRunner:
             lora=route(parts),
             adapted=self._decoder.adapted(extra_rows((end - begin for begin, end, _ in parts), extras)),
         )
-        hidden = self._decoder.hidden(batch, self._kv, self._arena.sites)
+        hidden = self._decoder.hidden(batch, self._kv, self._sites)
         scores: dict[SequenceId, tuple[TokenLogprobs, ...] | None] = {}
         for step, (begin, _, _), own in zip(ordered, parts, extras, strict=True):
             if step.score_rows:
                 rows = hidden[begin : begin + step.score_rows]
                 head = partial(self._own_head, own)
                 scores[step.sequence] = score_prompt(step, self._sequences[step.sequence], rows, head)
-        return self._sample(ordered, hidden.index_select(0, batch.logit_rows), scores)
-
-    def _entry(self, step: SequenceStep) -> SlotEntry | None:
-        return self._arena.entry(step.slot) if step.slot != BASE_SLOT else None
+        found = self._sample(ordered, hidden.index_select(0, batch.logit_rows), scores)
+        return lambda: found
 
     def _own_head(self, extras: AdapterExtras | None, hidden: torch.Tensor) -> torch.Tensor:
         """Logits of rows that all have one adapter."""
@@ -238,4 +142,4 @@ class CpuRunner:
         return results
 
 
-__all__ = ["CpuRunner", "StepHandle"]
+__all__ = ["CpuRunner"]

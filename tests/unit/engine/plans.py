@@ -62,7 +62,8 @@ class Planner:
         spec = read_spec(base)
         self.decoder = Decoder(spec, load_tensors(base, spec, torch.float32))
         kv = KVView.allocate(spec, runs * PAGES_EACH, PAGE_TOKENS)
-        self.runner = CpuRunner(self.decoder, kv, AdapterArena(spec, 2, 8), lambda digest: None)
+        self.arena = AdapterArena(spec, 2, 8)
+        self.runner = CpuRunner(self.decoder, kv, self.arena, lambda digest: None)
         self._sequences = itertools.count()
         self._steps = itertools.count()
         self._finished: list[SequenceId] = []

@@ -26,20 +26,20 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
 
 def run(planner: Planner, lies_there: SlotEntry | None, number: int) -> SequenceResult:
     """One step of a sequence that was planned on fill 2 of a slot with OWN."""
-    arena = planner.runner._arena
+    arena = planner.arena
     arena._slots.pop(SLOT, None)
     if lies_there is not None:
         arena._slots[SLOT] = lies_there
     sequence, count = SequenceId(number), len(PROMPT)
     new = NewSequence(sequence, PROMPT, count, GREEDY)
     step = SequenceStep(sequence, 0, count, 1, SLOT, Generation(2), OWN, (PageId(0),))
-    (result,) = planner.runner.submit(StepPlan(number, (), (new,), (), (), (step,))).result.results
+    (result,) = planner.runner.submit(StepPlan(number, (), (new,), (), (), (step,))).result().results
     return result
 
 
 def test_a_slot_that_is_not_the_planned_fill_runs_nothing(planner: Planner) -> None:
     def entry(generation: int, digest: AdapterDigest) -> SlotEntry:
-        return SlotEntry(Generation(generation), digest, (), planner.runner._arena._sums(()))
+        return SlotEntry(Generation(generation), digest, (), planner.arena._sums(()))
 
     foreign = (None, entry(1, OWN), entry(3, OWN), entry(2, OTHER))
     for number, lies_there in enumerate(foreign):
@@ -65,6 +65,6 @@ def test_an_id_without_a_row_ends_its_sequence_alone(planner: Planner, where: st
         SequenceStep(one.sequence, 0, count, 1, BASE_SLOT, Generation(0), None, (PageId(i),))
         for i, one in enumerate(new)
     ]
-    results = planner.runner.submit(StepPlan(first, (), tuple(new), (), (), tuple(steps))).result.results
+    results = planner.runner.submit(StepPlan(first, (), tuple(new), (), (), tuple(steps))).result().results
     found = {result.sequence: (len(result.tokens), result.fault) for result in results}
     assert found == {SequenceId(first): (1, None), SequenceId(first + 1): (0, SlotIntegrity.reason)}

@@ -6,10 +6,11 @@ shows that the bytes are still those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,10 +18,13 @@ from lorry.adapters.image.extras import extra_sums
 from lorry.adapters.image.packed import PackedImage, word_sums
 from lorry.engine.gpu.copies import Copies, copying
 from lorry.engine.gpu.pages import PageMap
-from lorry.engine.gpu.tables import SlotTables
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
 from lorry.layers.extras import AdapterExtras
+from lorry.layers.sites import Site
+from lorry.layers.slot_row import SlotRow
+from lorry.layers.slot_tables import SlotTables
+from lorry.layers.spec import DecoderSpec
 from lorry.scheduler.plan import SlotLoad
 
 _PAGES_AT_ONCE = 16
@@ -30,7 +34,8 @@ _PAGES_AT_ONCE = 16
 @dataclass(frozen=True, slots=True)
 class DeviceSlot:
     """What was loaded: ``pages`` are the arena's, int64 on the device, in the image's order; ``sums`` is what they add
-    up to. ``extras`` lie on the device too."""
+    up to. ``extras`` (embedding and head) lie on the device too; ``in_gains`` are views of the pages, float32 ``[K]``
+    by (layer, site), one a slice or None."""
 
     generation: Generation
     digest: AdapterDigest
@@ -39,13 +44,30 @@ class DeviceSlot:
     sums: tuple[int, ...]
     extras: AdapterExtras | None
     extra_sums: tuple[int | None, ...]
+    in_gains: Mapping[tuple[int, Site], tuple[Tensor | None, ...]]
+
+    @property
+    def special(self) -> bool:
+        """It has what the slot tables do not say."""
+        return self.extras is not None or bool(self.in_gains)
 
 
 class DeviceAdapters:
     """All adapters on the device. One thread (the step loop) owns it."""
 
-    def __init__(self, arena: Tensor, dtype: torch.dtype, pages: PageMap, tables: SlotTables, copies: Copies) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        row: SlotRow,
+        arena: Tensor,
+        dtype: torch.dtype,
+        pages: PageMap,
+        tables: SlotTables,
+        copies: Copies,
+    ) -> None:
         """``arena`` uint8 ``[pages + 1, page_bytes]``: the page behind the last is nobody's."""
+        self._sites = spec.lora_sites()
+        self._row = row
         self._arena = arena
         self._dtype = dtype
         self._pages = pages
@@ -81,6 +103,7 @@ class DeviceAdapters:
                 self._copies.copy(self._arena[int(page)], source)
             if image.extras is not None:
                 extras = _on_device(image.extras, self._arena.device)
+        offsets = image.offsets(places)
         entry = DeviceSlot(
             load.generation,
             load.digest,
@@ -89,13 +112,25 @@ class DeviceAdapters:
             image.page_sums,
             extras,
             extra_sums(image.extras),
+            self._in_gains(offsets),
         )
         if not self._intact(entry):
             raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
         arena_bytes = self._arena.numel()
-        self.tables.publish(load.slot, load.generation, image.offsets(places), image.scales, arena_bytes, image.unit)
+        self.tables.publish(load.slot, load.generation, offsets, image.scales, arena_bytes, image.unit)
         self._slots[load.slot] = entry
         self._verified_at[load.slot] = step
+
+    def _in_gains(self, offsets: npt.NDArray[np.int64]) -> Mapping[tuple[int, Site], tuple[Tensor | None, ...]]:
+        vectors = self._arena.view(-1).view(torch.float32)
+        found: dict[tuple[int, Site], tuple[Tensor | None, ...]] = {}
+        for site in self._sites:
+            first = self._row.sites[site.layer, site.site].in_gain
+            begins = [int(offset) for offset in offsets[first : first + len(site.slices)]]
+            if max(begins) >= 0:
+                size = site.in_features
+                found[site.layer, site.site] = tuple(vectors[at : at + size] if at >= 0 else None for at in begins)
+        return found
 
     def unload(self, slot: SlotId) -> None:
         if self._slots.pop(slot, None) is not None:

@@ -69,7 +69,7 @@ class StandInGraphs:
 
     def capture(self, body: Body) -> Graph:
         body()
-        with NoHostReads():
+        with NoHostReads():  # type: ignore[no-untyped-call]  # torch does not type the base class
             outputs = body()
         return _StandIn(body, outputs)
 
@@ -79,14 +79,14 @@ class _StandIn:
         self._body, self._outputs = body, outputs
 
     def run(self) -> tuple[Tensor, ...]:
-        with NoHostReads():
+        with NoHostReads():  # type: ignore[no-untyped-call]  # torch does not type the base class
             made = self._body()
         for kept, new in zip(self._outputs, made, strict=True):
             kept.copy_(new)
         return self._outputs
 
 
-class NoHostReads(TorchDispatchMode):
+class NoHostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # the same
     """Raises InternalError where a body asks a tensor for a value, or for a shape that depends on values."""
 
     _FORBIDDEN = frozenset(

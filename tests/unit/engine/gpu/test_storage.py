@@ -16,11 +16,11 @@ from lorry.adapters.validate import validate_directory
 from lorry.engine.gpu.adapters import DeviceAdapters
 from lorry.engine.gpu.copies import InlineCopies
 from lorry.engine.gpu.pages import PageMap
-from lorry.engine.gpu.tables import NO_GENERATION, SlotTables
 from lorry.errors import AdapterLoadFailed, InternalError, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, PageId, SlotId
 from lorry.layers.base_tensors import BaseTensors
 from lorry.layers.slot_row import CHUNK_RANK, SlotRow, largest_chunk_elements
+from lorry.layers.slot_tables import NO_GENERATION, SlotTables
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
 from lorry.scheduler.plan import SlotLoad
@@ -67,7 +67,9 @@ class Device:
         self.pages = PageMap(pages)
         self.arena = torch.full((pages + 1, self.layout.page_bytes), 0xFF, dtype=torch.uint8)
         tables = SlotTables(self.layout.row, SLOTS, torch.device("cpu"))
-        self.adapters = DeviceAdapters(self.arena, DTYPE, self.pages, tables, InlineCopies())
+        self.adapters = DeviceAdapters(
+            self.spec, self.layout.row, self.arena, DTYPE, self.pages, tables, InlineCopies()
+        )
         self.tables = tables
 
     def load(self, slot: int, name: str, chunks: list[int], generation: int = 0, step: int = 1) -> None:

@@ -1,0 +1,118 @@
+"""IA3's input gain: x before the base's product, for rows whose slot has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lorry_kernels.aot.build import Build, Expect, ModelShape
+from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need, need_tensor
+from lorry_kernels.ops.launch import Launch, cdiv
+from lorry_kernels.ops.routing import Routing
+
+_BLOCK = 1024
+_LAUNCH = Launch(2, 1)
+_ANY = ("slot", "offset", "stride_offset", "slots")
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _input_gain(
+    x: tl.tensor,
+    out: tl.tensor,
+    vectors: tl.tensor,
+    slot: tl.tensor,
+    offset: tl.tensor,
+    features: tl.tensor,
+    stride_x: tl.int64,
+    stride_out: tl.int64,
+    stride_offset: tl.int64,
+    slots: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = k < features
+    own = tl.load(slot + row)
+    at = tl.full([], -1, tl.int64)
+    if (own >= 0) & (own < slots):
+        at = tl.load(offset + own.to(tl.int64) * stride_offset)
+    value = tl.load(x + row.to(tl.int64) * stride_x + k, mask=inside, other=0.0)
+    if at >= 0:
+        gain = tl.load(vectors + at // 32 * 32 + k, mask=inside, other=1.0)
+        value = (value.to(tl.float32) * gain).to(x.dtype.element_ty)
+    tl.store(out + row.to(tl.int64) * stride_out + k, value, mask=inside)
+
+
+def input_gain(x: Tensor, out: Tensor, vectors: Tensor, offset: Tensor, routing: Routing) -> None:
+    """out[t] = gain of the token's slot * x[t], one rounding; x[t] bit for bit where the slot has none, and for the
+    base.
+
+    x and out ``[T, K]`` of one dtype (rows may be strided), apart: LoRA reads x as it is. vectors float32 ``[F]``;
+    offset int64 ``[slots]`` (may be strided), places of K elements in it, multiples of 32, or -1. A site whose slices
+    have gains of their own takes one call and one base product a slice. Launch it only where a slot of the batch has a
+    gain. Raises TypeError or ValueError by the argument's name.
+    """
+    device, t = routing.order.device, routing.tokens
+    need_tensor("x", x, dtype=ACTIVATION_DTYPES, shape=(t, None), device=device, rows=True)
+    need_tensor("out", out, dtype=x.dtype, shape=x.shape, device=device, rows=True)
+    need(
+        t == 0 or out.data_ptr() != x.data_ptr(), "out", "is x itself; pass a buffer of its own, LoRA reads x unchanged"
+    )
+    need_tensor("vectors", vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True)
+    need_tensor("offset", offset, dtype=torch.int64, shape=(routing.slots,), device=device)
+    if t == 0:
+        return
+    _input_gain[(t, cdiv(x.shape[1], _BLOCK))](
+        x,
+        out,
+        vectors,
+        routing.slot,
+        offset,
+        x.shape[1],
+        x.stride(0),
+        out.stride(0),
+        offset.stride(0),
+        routing.slots,
+        **_constexprs(),
+        **_LAUNCH.options,
+    )
+
+
+def _constexprs() -> dict[str, Any]:
+    return {"BLOCK": _BLOCK}
+
+
+SIGNATURE = {
+    "x": "*bf16",
+    "out": "*bf16",
+    "vectors": "*fp32",
+    "slot": "*i32",
+    "offset": "*i64",
+    "features": "i32",
+    "stride_x": "i64",
+    "stride_out": "i64",
+    "stride_offset": "i64",
+    "slots": "i32",
+}
+
+
+def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
+    """One for all shapes."""
+    del shape, arch
+    yield Build(
+        "input_gain",
+        _input_gain,
+        SIGNATURE,
+        _constexprs(),
+        frozenset(SIGNATURE) - set(_ANY),
+        _LAUNCH,
+        Expect(wide_loads_of=("x", "out", "vectors")),
+    )
+
+
+__all__ = ["SIGNATURE", "builds", "input_gain"]

@@ -1,0 +1,105 @@
+"""Puts the parts of a device with a page arena together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lorry.adapters.image.packed import PackedImage, PageLayout
+from lorry.adapters.image.placing import place
+from lorry.config import MemoryConfig, SchedulerConfig
+from lorry.engine.gpu.adapters import DeviceAdapters
+from lorry.engine.gpu.block_tables import BlockTableMirror
+from lorry.engine.gpu.buckets import decode_buckets
+from lorry.engine.gpu.copies import Copies, InlineCopies, StreamCopies
+from lorry.engine.gpu.graphs import CudaGraphs, Graphs, StandInGraphs
+from lorry.engine.gpu.inputs import DeviceShape
+from lorry.engine.gpu.pages import PageMap
+from lorry.engine.gpu.runner import Device, PagedRunner
+from lorry.ids import AdapterDigest
+from lorry.layers.page_arena import PageArena
+from lorry.layers.slot_row import CHUNK_RANK, SlotRow
+from lorry.layers.slot_tables import SlotTables
+from lorry.layers.spec import DecoderSpec
+from lorry.memory import MemoryLedger
+from lorry.models.paged import PagedDecoder
+
+_VECTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PagedParts:
+    """``ledger`` counts KV pages and adapters' pages as chunks of the same size."""
+
+    runner: PagedRunner
+    adapters: DeviceAdapters
+    arena: PageArena
+    pages: PageMap
+
+
+def page_layout(spec: DecoderSpec, memory: MemoryConfig, dtype: torch.dtype, device: torch.device) -> PageLayout:
+    """What images are packed for."""
+    size = PageArena.bytes_of_page(spec, memory.page_tokens, dtype)
+    return PageLayout(size, dtype, SlotRow(spec, memory.max_rank), pinned=device.type == "cuda")
+
+
+def paged_ledger(spec: DecoderSpec, memory: MemoryConfig, layout: PageLayout, context_tokens: int) -> MemoryLedger:
+    """A page of the arena is the unit of both. Raises InvalidRequest for a budget that cannot hold the largest adapter
+    beside one longest sequence."""
+    largest = largest_pages(spec, layout, memory.max_rank)
+    return MemoryLedger(memory, layout.page_bytes, layout.page_bytes, context_tokens, largest_chunks=largest)
+
+
+def largest_pages(spec: DecoderSpec, layout: PageLayout, max_rank: int) -> int:
+    """Of an adapter with ``max_rank`` and every vector at every module, and every norm."""
+    sizes = [size * _VECTOR for size in spec.norms().values()]
+    blocks = -(-max_rank // CHUNK_RANK)
+    for site in spec.lora_sites():
+        for n in site.out_features:
+            chunk = CHUNK_RANK * layout.dtype.itemsize
+            sizes += [site.in_features * chunk, n * chunk] * blocks
+            sizes += [n * _VECTOR, n * _VECTOR, site.in_features * _VECTOR]
+    return place(sizes, layout.page_bytes)[1]
+
+
+def build_paged(
+    spec: DecoderSpec,
+    tensors: Mapping[str, Tensor],
+    ledger: MemoryLedger,
+    layout: PageLayout,
+    limits: SchedulerConfig,
+    device: torch.device,
+    image: Callable[[AdapterDigest], PackedImage | None],
+    discard: Callable[[AdapterDigest], None],
+) -> PagedParts:
+    """``tensors`` are the base's in the layout's type, and are moved to the device. The arena has as many pages as the
+    ledger's budget has bytes for."""
+    memory = ledger.config
+    on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
+    pages = PageMap(memory.budget_bytes // layout.page_bytes)
+    arena = PageArena(spec, memory.budget_bytes // layout.page_bytes, memory.page_tokens, layout.dtype, device)
+    tables = SlotTables(layout.row, memory.max_slots, device)
+    copies: Copies = StreamCopies(device) if device.type == "cuda" else InlineCopies()
+    graphs: Graphs = CudaGraphs(device) if device.type == "cuda" else StandInGraphs()
+    adapters = DeviceAdapters(spec, layout.row, arena.bytes, layout.dtype, pages, tables, copies)
+    context = limits.context_tokens
+    max_pages = -(-context // memory.page_tokens)
+    # A step may hold the last rows of sequences that ended in it and the first of those that begin.
+    mirror = BlockTableMirror(2 * limits.max_sequences, max_pages, pages.page, device)
+    decoder = PagedDecoder(spec, on_device, arena, tables, layout.row.blocks, context)
+    shape = DeviceShape.of(spec, memory.page_tokens, max_pages, memory.max_slots, device)
+    runner = PagedRunner(
+        Device(shape, decoder, pages, mirror, adapters),
+        image,
+        discard,
+        graphs=graphs,
+        buckets=decode_buckets(limits.max_sequences),
+        max_tokens=limits.token_budget,
+    )
+    return PagedParts(runner, adapters, arena, pages)
+
+
+__all__ = ["PagedParts", "build_paged", "largest_pages", "page_layout", "paged_ledger"]

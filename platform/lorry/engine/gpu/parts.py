@@ -1,0 +1,62 @@
+"""An engine on a device with a page arena, over any host tier of packed images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from lorry.adapters.image.packed import PackedImage
+from lorry.adapters.manifest import AdapterRef
+from lorry.config import EngineConfig
+from lorry.engine.contract import EngineInfo
+from lorry.engine.core import EngineCore
+from lorry.engine.gpu.build import PagedParts, build_paged, page_layout, paged_ledger
+from lorry.engine.parts import TextTier, compose, limits_of
+from lorry.ids import AdapterDigest
+from lorry.models.weights import DTYPES, load_tensors, read_spec
+from lorry.scheduler import Scheduler
+
+
+class PackedTier(TextTier, Protocol):
+    """With images for a page arena."""
+
+    def image(self, digest: AdapterDigest) -> PackedImage | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PagedEngineParts:
+    core: EngineCore
+    info: EngineInfo
+    scheduler: Scheduler[AdapterRef]
+    paged: PagedParts
+
+
+def build_paged_parts(config: EngineConfig, host: PackedTier, device: torch.device) -> PagedEngineParts:
+    """As ``lorry.engine.parts.build_parts``. On a CPU the kernels run in Triton's interpreter: for tests."""
+    spec = read_spec(config.base_dir)
+    limits, dtype = limits_of(config, spec), DTYPES[config.dtype]
+    layout = page_layout(spec, config.memory, dtype, device)
+    ledger = paged_ledger(spec, config.memory, layout, limits.context_tokens)
+    tensors = load_tensors(config.base_dir, spec, dtype)
+    paged = build_paged(spec, tensors, ledger, layout, limits, device, host.image, host.discard)
+    idle = (paged.adapters.audit,)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"
+    made = compose(
+        config,
+        spec,
+        limits,
+        host,
+        ledger,
+        paged.runner,
+        name,
+        config.dtype,
+        ledger.split.pages,
+        idle,
+        warm=paged.runner.capture,
+    )
+    return PagedEngineParts(made.core, made.info, made.scheduler, paged)
+
+
+__all__ = ["PackedTier", "PagedEngineParts", "build_paged_parts"]

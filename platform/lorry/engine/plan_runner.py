@@ -1,0 +1,189 @@
+"""What every device's runner does with a StepPlan around its forward pass: loads, proofs, who runs and who does not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from lorry.engine.sampler import SequenceState
+from lorry.errors import AdapterLoadFailed, LorryError, SlotIntegrity
+from lorry.ids import BASE_SLOT, AdapterDigest, ChunkId, Generation, PageId, SequenceId, SlotId
+from lorry.layers.extras import AdapterExtras
+from lorry.scheduler.plan import SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
+
+log = logging.getLogger(__name__)
+
+
+class Entry(Protocol):
+    """What the slot table says of a slot."""
+
+    @property
+    def generation(self) -> Generation: ...
+
+    @property
+    def digest(self) -> AdapterDigest: ...
+
+    @property
+    def extras(self) -> AdapterExtras | None: ...
+
+
+E = TypeVar("E", bound=Entry)
+E_co = TypeVar("E_co", bound=Entry, covariant=True)
+Results = Callable[[], Sequence[SequenceResult]]
+"""Waits for the device, once."""
+
+
+class AdapterStorage(Protocol[E_co]):
+    """Adapters on a device, and its slot table."""
+
+    def entry(self, slot: SlotId) -> E_co | None: ...
+
+    def slot_of(self, digest: AdapterDigest) -> SlotId: ...
+
+    def load(self, load: SlotLoad, image: Any, step: int) -> None: ...
+
+    def unload(self, slot: SlotId) -> None: ...
+
+    def verify(self, slot: SlotId, step: int) -> None: ...
+
+    def release(self, chunks: Iterable[ChunkId]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepHandle:
+    """An accepted step. ``result`` waits until the device has done it."""
+
+    result: Callable[[], StepResult]
+
+
+class PlanRunner(ABC, Generic[E]):
+    """``submit`` then ``collect``, one step at a time, on one thread. Knows sequences only by their plan.
+
+    ``image`` hands out host images, ``discard`` makes the host tier fetch one anew that could not be loaded.
+    """
+
+    def __init__(
+        self,
+        adapters: AdapterStorage[E],
+        vocabulary: int,
+        image: Callable[[AdapterDigest], Any],
+        discard: Callable[[AdapterDigest], None] = lambda digest: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._adapters = adapters
+        self._vocabulary = vocabulary
+        self._image = image
+        self._discard = discard
+        self._clock = clock
+        self._sequences: dict[SequenceId, SequenceState] = {}
+
+    @abstractmethod
+    def _forget(self, sequences: Sequence[SequenceId]) -> None:
+        """They have ended."""
+
+    @abstractmethod
+    def _release_pages(self, pages: Sequence[PageId]) -> None:
+        """The memory behind KV pages that nobody uses goes back."""
+
+    @abstractmethod
+    def _run(self, steps: list[SequenceStep]) -> Results:
+        """The forward pass and the draws, at least one step, each of a slot that is what its plan means."""
+
+    def submit(self, plan: StepPlan) -> StepHandle:
+        began = self._clock()
+        for sequence in plan.finished:
+            self._sequences.pop(sequence, None)
+        self._forget(plan.finished)
+        for new in plan.new:
+            self._sequences[new.sequence] = SequenceState.of(new)
+        lost = self._unload_adapters(plan)
+        self._release_pages(plan.idle_pages)
+        self._adapters.release(plan.idle_chunks)
+        failed = self._load_adapters(plan)
+        self._verify_starting(plan)
+        results: list[SequenceResult] = []
+        runnable: list[SequenceStep] = []
+        for step in plan.sequences:
+            if self._slot_matches(step):
+                runnable.append(step)
+            else:
+                results.append(SequenceResult(step.sequence, (), None, SlotIntegrity.reason))
+        ran: Results = self._run(runnable) if runnable else tuple
+
+        def result() -> StepResult:
+            found = (*results, *ran())
+            return StepResult(plan.step, found, self._clock() - began, tuple(failed), tuple(lost))
+
+        return StepHandle(result)
+
+    def collect(self, handle: StepHandle) -> StepResult:
+        return handle.result()
+
+    def verify(self, digest: AdapterDigest, step: int) -> None:
+        """Before an answer is stated to be complete: the device still holds the bytes that were loaded as
+        ``digest``. Raises SlotIntegrity."""
+        self._adapters.verify(self._adapters.slot_of(digest), step)
+
+    def _unload_adapters(self, plan: StepPlan) -> list[AdapterDigest]:
+        """Reads the bytes once more before they go: who was preempted from this fill, or uses pages that it computed,
+        has nobody else to ask. Answers the versions whose bytes had changed."""
+        lost: list[AdapterDigest] = []
+        for slot in plan.unloads:
+            entry = self._adapters.entry(slot)
+            try:
+                if entry is not None:
+                    self._adapters.verify(slot, plan.step)
+            except SlotIntegrity as error:
+                log.error("step %d: %s", plan.step, error)
+                if entry is not None:
+                    lost.append(entry.digest)
+            self._adapters.unload(slot)
+        return lost
+
+    def _load_adapters(self, plan: StepPlan) -> list[tuple[SlotId, str]]:
+        failed: list[tuple[SlotId, str]] = []
+        for load in plan.loads:
+            try:
+                image = self._image(load.digest)
+                if image is None:
+                    raise AdapterLoadFailed(f"adapter {load.digest}: its host copy is gone; try again")
+                self._adapters.load(load, image, plan.step)
+            except LorryError as error:
+                self._adapters.unload(load.slot)
+                self._discard(load.digest)
+                failed.append((load.slot, error.message))
+        return failed
+
+    def _verify_starting(self, plan: StepPlan) -> None:
+        """Reads again the slots that sequences start on. A slot whose bytes changed is unpublished here, before
+        any sequence of this step is matched against the table, so none of its sequences runs."""
+        for step in plan.sequences:
+            state = self._sequences[step.sequence]
+            if step.slot == BASE_SLOT or state.started:
+                continue
+            state.started = True
+            try:
+                self._adapters.verify(step.slot, plan.step)
+            except SlotIntegrity as error:
+                log.error("step %d: %s", plan.step, error)
+
+    def _slot_matches(self, step: SequenceStep) -> bool:
+        """Whether the device's slot is the fill that the plan means, and has a row for each of the sequence's ids."""
+        vocabulary = self._vocabulary
+        if step.slot != BASE_SLOT:
+            entry = self._adapters.entry(step.slot)
+            if entry is None or entry.generation != step.generation or entry.digest != step.digest:
+                return False
+            if entry.extras is not None and entry.extras.vocabulary is not None:
+                vocabulary = entry.extras.vocabulary
+        return self._sequences[step.sequence].largest_id < vocabulary
+
+    def _entry(self, step: SequenceStep) -> E | None:
+        return self._adapters.entry(step.slot) if step.slot != BASE_SLOT else None
+
+
+__all__ = ["AdapterStorage", "Entry", "PlanRunner", "Results", "StepHandle"]

@@ -1,0 +1,285 @@
+"""A decoder over a page arena with the Triton kernels: 16-bit activations, decode rows first, then prefill.
+
+The host decides which parts there are and how many rows; everything else is read on the device when the kernels run, so
+that a decode step can be captured in a CUDA graph. Rows of adapters read the slot tables: LoRA, gains, addends and
+norms. What an adapter has beside these (input gains, embedding, head) the caller hands in as ``OwnRows``, and such a
+step is not captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lorry.layers.adapted import Adapted, ExtraRows, adapted_logits
+from lorry.layers.linear import PlainLinear
+from lorry.layers.page_arena import PageArena
+from lorry.layers.sites import SITE_SLICES, Site, module_name
+from lorry.layers.slot_tables import SlotTables
+from lorry.layers.spec import EMBEDDING, FINAL_NORM, HEAD, DecoderSpec
+from lorry.models.rope import rotary_frequencies
+from lorry.models.site_lora import SiteLora, Workspaces
+from lorry_kernels.cpu import rotary_tables
+from lorry_kernels.ops.decode_plan import DecodePlan
+from lorry_kernels.ops.own_weights import OwnWeights
+from lorry_kernels.ops.paged_decode import DecodeWorkspace, paged_decode
+from lorry_kernels.ops.paged_prefill import paged_prefill
+from lorry_kernels.ops.prefill_plan import PrefillPlan
+from lorry_kernels.ops.rms_norm import rms_norm
+from lorry_kernels.ops.rotary import HeadNorms, Pages, rotary
+from lorry_kernels.ops.routing import Routing
+from lorry_kernels.ops.silu_mul import silu_mul
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Rows of one token each. ``plans`` by window (None: all keys), filled for this step; ``table`` int32 ``[rows,
+    pages]``. ``routing`` None: no row has an adapter."""
+
+    plans: Mapping[int | None, DecodePlan]
+    table: Tensor
+    workspace: DecodeWorkspace
+    routing: Routing | None
+
+    @property
+    def rows(self) -> int:
+        return self.table.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRows:
+    """Query tokens of sequences, ``plan`` filled for this step; ``table`` int32 ``[sequences, pages]``."""
+
+    plan: PrefillPlan
+    table: Tensor
+    routing: Routing | None
+
+    @property
+    def rows(self) -> int:
+        return self.plan.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRows:
+    """Rows ``begin..end`` of one adapter that has more than the tables say. Norms and vectors of ``extras`` are not
+    looked at; ``in_gains`` are float32 ``[K]`` by (layer, site), one a slice or None."""
+
+    rows: ExtraRows
+    in_gains: Mapping[tuple[int, Site], tuple[Tensor | None, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedBatch:
+    """One step. ``ids``, ``positions`` int64 ``[T]``; ``place`` int64 ``[T]``, page * page_tokens + offset of each new
+    key, -1: nowhere; ``slot`` int32 ``[T]`` as routed (-1: the base), None where no row has an adapter."""
+
+    ids: Tensor
+    positions: Tensor
+    place: Tensor
+    slot: Tensor | None
+    decode: DecodeRows | None
+    prefill: PrefillRows | None
+    own: tuple[OwnRows, ...] = ()
+
+    @property
+    def parts(self) -> tuple[tuple[slice, DecodeRows | PrefillRows], ...]:
+        found: list[tuple[slice, DecodeRows | PrefillRows]] = []
+        begin = 0
+        for part in (self.decode, self.prefill):
+            if part is not None:
+                found.append((slice(begin, begin + part.rows), part))
+                begin += part.rows
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    prefix: str
+    input_norm: Tensor
+    post_norm: Tensor
+    linears: Mapping[Site, _Linear]
+    head_norms: tuple[Tensor, Tensor] | None
+    window: int | None
+
+
+class PagedDecoder:
+    """Weights and forward pass. Holds no per-request state."""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        tensors: Mapping[str, Tensor],
+        arena: PageArena,
+        tables: SlotTables,
+        blocks: int,
+        context_tokens: int,
+    ) -> None:
+        """``tensors`` lie on the device in the arena's type. ``blocks``: chunks of the largest rank."""
+        self.spec = spec
+        self._arena = arena
+        self._tables = tables
+        self._device, self._dtype = arena.elements.device, arena.elements.dtype
+        self._embedding = tensors[EMBEDDING]
+        self._head = tensors[HEAD]
+        self._final_norm = tensors[FINAL_NORM]
+        self._layers = [self._layer(tensors, layer) for layer in range(spec.layers)]
+        self._lora = {site: SiteLora(spec, site, blocks, self._dtype, self._device) for site in Site}
+        frequencies, scale = rotary_frequencies(spec.rope, spec.head_dim)
+        cos, sin = rotary_tables(frequencies, context_tokens, scale)
+        half = spec.head_dim // 2
+        self._cos = cos[:, :half].contiguous().to(self._device)
+        self._sin = sin[:, half:].contiguous().to(self._device)
+
+    def _layer(self, tensors: Mapping[str, Tensor], layer: int) -> _Layer:
+        spec = self.spec
+
+        def fused(site: Site) -> _Linear:
+            names = [module_name(layer, name) for name in SITE_SLICES[site]]
+            weights = [tensors[f"{name}.weight"] for name in names]
+            biased = spec.has_bias(SITE_SLICES[site][0])
+            bias = torch.cat([tensors[f"{name}.bias"] for name in names]) if biased else None
+            return _Linear(torch.cat(weights) if len(weights) > 1 else weights[0], bias)
+
+        prefix = f"model.layers.{layer}"
+        norms = None
+        if spec.qk_norm:
+            norms = (tensors[f"{prefix}.self_attn.q_norm.weight"], tensors[f"{prefix}.self_attn.k_norm.weight"])
+        return _Layer(
+            prefix,
+            tensors[f"{prefix}.input_layernorm.weight"],
+            tensors[f"{prefix}.post_attention_layernorm.weight"],
+            {site: fused(site) for site in Site},
+            norms,
+            spec.window(layer),
+        )
+
+    def workspaces(self, decode_rows: int, prefill_rows: int) -> Workspaces:
+        """For steps of up to so many rows of each phase."""
+        return Workspaces.of(self._lora.values(), decode_rows, prefill_rows, self._device)
+
+    def hidden(self, batch: PagedBatch, workspaces: Workspaces) -> Tensor:
+        """Writes the batch's KV and returns ``[T, hidden]``, what ``logits`` makes logits of."""
+        spec = self.spec
+        residual = self._embed(batch)
+        added: Tensor | None = None
+        for index, layer in enumerate(self._layers):
+            own = self._own_norm(f"{layer.prefix}.input_layernorm.weight", batch.slot)
+            if added is None:
+                x = rms_norm(residual, layer.input_norm, spec.rms_norm_eps, own=own)
+            else:
+                x = rms_norm(added, layer.input_norm, spec.rms_norm_eps, residual=residual, own=own)
+            qkv = self._linear(index, layer, Site.QKV, x, batch, workspaces)
+            attended = self._attend(index, layer, qkv, batch)
+            added = self._linear(index, layer, Site.O, attended, batch, workspaces)
+            own = self._own_norm(f"{layer.prefix}.post_attention_layernorm.weight", batch.slot)
+            x = rms_norm(added, layer.post_norm, spec.rms_norm_eps, residual=residual, own=own)
+            gate_up = self._linear(index, layer, Site.GATE_UP, x, batch, workspaces)
+            added = self._linear(index, layer, Site.DOWN, silu_mul(gate_up), batch, workspaces)
+        return residual if added is None else residual.add_(added)
+
+    def logits(self, hidden: Tensor, slot: Tensor | None, own: Sequence[ExtraRows] = ()) -> Tensor:
+        """Rows of ``hidden`` -> ``[R, V]``, with ``slot`` int32 ``[R]`` of each; float32 where ``own`` heads are among
+        them. All have one V."""
+        x = rms_norm(hidden, self._final_norm, self.spec.rms_norm_eps, own=self._own_norm(FINAL_NORM, slot))
+        heads = [part for part in own if part.extras.head is not None]
+        if not heads:
+            return F.linear(x, self._head)
+        base, wide = PlainLinear(self._head), x.float()
+        parts = {
+            part.begin: adapted_logits(wide[part.begin : part.end], part.extras.head, base)
+            for part in heads
+            if part.extras.head is not None
+        }
+        if sum(len(part) for part in parts.values()) == len(x):
+            return torch.cat([parts[begin] for begin in sorted(parts)])
+        found = base(wide)
+        for begin, part in parts.items():
+            found[begin : begin + len(part)] = part
+        return found
+
+    def _embed(self, batch: PagedBatch) -> Tensor:
+        own = [one.rows for one in batch.own if one.rows.extras.embedding is not None]
+        if not own:
+            return F.embedding(batch.ids, self._embedding)
+        return Adapted(own).embed(batch.ids, self._embedding).to(self._dtype)
+
+    def _own_norm(self, name: str, slot: Tensor | None) -> OwnWeights | None:
+        if slot is None:
+            return None
+        return OwnWeights(self._arena.vectors, self._tables.norms[name], slot)
+
+    def _linear(
+        self, index: int, layer: _Layer, site: Site, x: Tensor, batch: PagedBatch, workspaces: Workspaces
+    ) -> Tensor:
+        linear = layer.linears[site]
+        gained = [(one.rows, gains) for one in batch.own if (gains := one.in_gains.get((index, site)))]
+        y = self._product(linear, site, x, gained) if gained else linear(x)
+        for rows, part in batch.parts:
+            if part.routing is not None:
+                self._lora[site].apply(
+                    y[rows],
+                    x[rows],
+                    self._tables.sites[index, site],
+                    self._arena,
+                    part.routing,
+                    linear.bias,
+                    workspaces,
+                )
+        return y
+
+    def _product(
+        self, linear: _Linear, site: Site, x: Tensor, gained: Sequence[tuple[ExtraRows, tuple[Tensor | None, ...]]]
+    ) -> Tensor:
+        """The base's product with inputs scaled for some rows, a slice at a time: LoRA reads x as it was."""
+        y = linear(x)
+        for rows, gains in gained:
+            column, own = 0, slice(rows.begin, rows.end)
+            for gain, name in zip(gains, SITE_SLICES[site], strict=True):
+                width = self.spec.slice_shape(name)[0]
+                if gain is not None:
+                    columns = slice(column, column + width)
+                    bias = None if linear.bias is None else linear.bias[columns]
+                    scaled = (x[own].float() * gain).to(x.dtype)
+                    y[own, columns] = F.linear(scaled, linear.weight[columns], bias)
+                column += width
+        return y
+
+    def _attend(self, index: int, layer: _Layer, qkv: Tensor, batch: PagedBatch) -> Tensor:
+        """qkv ``[T, (H + 2 KVH) * D]`` -> ``[T, H * D]``; writes this step's keys and values first."""
+        spec = self.spec
+        heads, kv_heads, dim = spec.heads, spec.kv_heads, spec.head_dim
+        split = qkv.view(-1, heads + 2 * kv_heads, dim)
+        q, k, v = split[:, :heads], split[:, heads : heads + kv_heads], split[:, heads + kv_heads :]
+        k_pages, v_pages = self._arena.layer(index)
+        norms = None
+        if layer.head_norms is not None:
+            own = [
+                self._own_norm(f"{layer.prefix}.self_attn.{name}.weight", batch.slot) for name in ("q_norm", "k_norm")
+            ]
+            norms = HeadNorms(*layer.head_norms, spec.rms_norm_eps, *own)
+        pages = Pages(v, k_pages, v_pages, batch.place)
+        rotary(q, k, batch.positions, self._cos, self._sin, norms=norms, pages=pages)
+        out = torch.empty(len(qkv), heads, dim, dtype=qkv.dtype, device=qkv.device)
+        for rows, part in batch.parts:
+            if isinstance(part, DecodeRows):
+                plan = part.plans[layer.window]
+                paged_decode(q[rows], k_pages, v_pages, part.table, plan, part.workspace, out=out[rows])
+            else:
+                paged_prefill(q[rows], k_pages, v_pages, part.table, part.plan, window=layer.window, out=out[rows])
+        return out.view(-1, heads * dim)
+
+
+__all__ = ["DecodeRows", "OwnRows", "PagedBatch", "PagedDecoder", "PrefillRows"]

@@ -1,0 +1,72 @@
+"""Kinds of adapters on the page arena with the Triton kernels: PEFT's logits, alone and with others in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.oracle.test_kinds import check_alone, check_together, everything_on
+from tests.oracle.worlds import BASES, BaseKind, World
+from tests.support.kinds import LAYER_KINDS, VOCABULARY_KINDS
+from tests.support.paged import PagedBench
+
+FIND = Callable[[str], World]
+ON = {
+    **{name: BASES[name] for name in ("llama", "mistral", "qwen2")},
+    "qwen3": BaseKind("qwen3", False, {"head_dim": 32}),
+}
+"""The attention kernels want heads of a multiple of 16."""
+SOME = {
+    **{name: LAYER_KINDS[name] for name in ("r3", "r256", "patterns", "dora", "one layer")},
+    **{
+        name: VOCABULARY_KINDS[name]
+        for name in ("dora both", "head, embedding and norms", "ia3 head", "tokens of both", "tied: lora embedding")
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def world_of(tmp_path_factory: pytest.TempPathFactory) -> FIND:
+    found: dict[str, World] = {}
+
+    def find(base: str) -> World:
+        if base not in found:
+            found[base] = World(tmp_path_factory.mktemp("paged"), ON[base], PagedBench)
+        return found[base]
+
+    return find
+
+
+LEAST = ("patterns", "dora both", "ia3 head")
+"""The interpreter takes seconds for what takes a device microseconds."""
+
+
+def on(*small: str) -> list[Any]:
+    return [name if name in small else pytest.param(name, marks=pytest.mark.soak) for name in ON]
+
+
+@pytest.mark.parametrize("base", on("llama"))
+def test_alone(world_of: FIND, base: str) -> None:
+    for name in LEAST:
+        check_alone(world_of(base), name, SOME[name])
+
+
+@pytest.mark.parametrize("base", on("qwen2"))
+def test_in_one_batch(world_of: FIND, base: str) -> None:
+    check_together(world_of(base), {name: SOME[name] for name in LEAST})
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("base", ON)
+def test_everything(world_of: FIND, base: str) -> None:
+    kinds, failed = everything_on(base), dict[str, str]()
+    for name, kind in kinds.items():
+        try:
+            check_alone(world_of(base), name, kind)
+        except AssertionError as error:
+            failed[name] = str(error)
+    assert failed == {}
+    check_together(world_of(base), kinds)
