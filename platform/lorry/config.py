@@ -121,7 +121,8 @@ class RestartConfig:
 class EngineConfig:
     """``spin_count``: how long an idle OpenMP thread spins before it sleeps, in libgomp's units. A little
     (about 10 us) lets a decode step's small products run without a wake-up each; a lot burns a core that
-    others could use. ``drain_s``: how long live requests may go on after a signal."""
+    others could use. ``drain_s``: how long live requests may go on after a signal. ``device``: ``cpu``, ``cuda`` (or
+    ``cuda:1``), or ``interpreter``, which runs the GPU's kernels on the CPU, slowly, for tests."""
 
     base_dir: Path
     store: StoreConfig
@@ -134,6 +135,7 @@ class EngineConfig:
     replica: str = "engine-0"
     watchdog: WatchdogConfig = WatchdogConfig()
     drain_s: float = 10.0
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lorry_kernels.ops.expand import ExpandPlan, SiteVectors
+from lorry_kernels.ops.expand import ExpandPlan, SiteVectors, expand
 from lorry_kernels.ops.lora import LoraTables, checked_chunks, checked_ranks
-from lorry_kernels.ops.shrink import ShrinkPlan
+from lorry_kernels.ops.shrink import ShrinkPlan, shrink
 from lorry_kernels.tuning.rows import Phase
 from tests.kernels.lora_site import CPU, close, site
 
@@ -100,8 +100,14 @@ def test_bad_calls(argument: str, change: Change, error: type[Exception], monkey
 def test_a_routing_of_the_other_phase() -> None:
     made = site(64, (32,), 3, 1, lambda slot, s: 16, torch.float32)
     x, y = made.batch(3)
-    with pytest.raises(ValueError, match=r"^routing: has tiles of 64 rows, the plan is for 16"):
-        made.run("decode", [0, 1, 2], x, y, routing=made.routing("prefill", [0, 1, 2]))
+    lora, routing = made.lora("decode"), made.routing("prefill", [0, 1, 2])
+    planes, tables = lora.planes(3, CPU), made.tables
+    for call in (
+        lambda: shrink(x, made.arena, tables.a_offset, routing, planes, lora.shrink),
+        lambda: expand(y, planes, made.arena, tables.b_offset, tables.scale, routing, lora.expand),
+    ):
+        with pytest.raises(ValueError, match=r"^routing: has tiles of 64 rows, the plan is for 16"):
+            call()
 
 
 @pytest.mark.parametrize(

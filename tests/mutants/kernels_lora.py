@@ -62,7 +62,13 @@ GUARDS = (
         "axis=0)) // CHUNKS\n",
         (RANKS,),
     ),
-    Guard("groups_go_round_programs", SHRINK, "        first = work // base\n", "        first = 0\n", (RANKS,)),
+    Guard(
+        "groups_go_round_programs",
+        SHRINK,
+        "        first = work // base\n",
+        "        first = 0\n",
+        (f"{TEST_BITS}::test_whatever_the_number_of_programs",),
+    ),
     Guard(
         "features_end_at_k",
         SHRINK,

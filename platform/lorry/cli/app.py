@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         text = f"{what} (default: %(default)s)"
         serve.add_argument(f"--{name}-fraction", type=kind, default=default, metavar="F", help=text)
     serve.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of the base's weights")
+    serve.add_argument("--device", default="cpu", help="cpu, or cuda: not tried on a GPU yet (default: %(default)s)")
     serve.add_argument(
         "--context-tokens",
         type=count,

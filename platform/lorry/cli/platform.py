@@ -60,6 +60,7 @@ class Settings:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     dtype: str = "bfloat16"
+    device: str = "cpu"
     store: StoreConfig | None = None
     threads: int | None = None
     restarts: RestartConfig = field(default_factory=RestartConfig)
@@ -205,6 +206,7 @@ class Platform:
             scheduler=settings.scheduler,
             memory=settings.memory,
             dtype=settings.dtype,
+            device=settings.device,
             watchdog=settings.watchdog,
         )
         if settings.threads is not None:

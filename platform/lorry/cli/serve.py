@@ -37,6 +37,7 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
         memory=chosen.memory(_memory(options)),
         scheduler=chosen.scheduler(_scheduler(options)),
         dtype=options.dtype,
+        device=options.device,
         threads=chosen.threads.value,
         ops=OpsConfig(options.ops_host, options.ops_port),
         choices=chosen.choices,

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from lorry.adapters.image.build import DeviceImage, image_builder
+from lorry.adapters.image.build import image_builder
 from lorry.adapters.store import open_store
-from lorry.adapters.tiers import BaseFiles, HostTierStore, open_host_tier
+from lorry.adapters.tiers import BaseFiles, Build, HostTierStore, I, open_host_tier
 from lorry.adapters.validate import Limits
 from lorry.config import EngineConfig
 from lorry.engine.local import LocalEngine
 from lorry.engine.parts import EngineParts, build_parts
 from lorry.engine.watchdog import Watchdog
+from lorry.errors import InvalidRequest
 from lorry.layers.base_tensors import BaseTensors
 from lorry.models.weights import DTYPES, read_spec
 from lorry.text import Tokenizer
+
+if TYPE_CHECKING:
+    from lorry.engine.gpu.parts import PagedEngineParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class BuiltEngine:
     """An engine that does not run yet. ``open`` makes it run, once; ``close`` is for one that never will."""
 
     config: EngineConfig
-    parts: EngineParts
+    parts: EngineParts | PagedEngineParts
     close: Callable[[], None]
 
     def open(self) -> LocalEngine:
@@ -55,23 +60,32 @@ def build(config: EngineConfig) -> BuiltEngine:
     base = BaseFiles(config.base_dir, Tokenizer.load(config.base_dir))
 
     store = open_store(config.store)
-    host: HostTierStore[DeviceImage] = open_host_tier(
-        config.tiers,
-        store,
-        spec,
-        # The CPU's arena is float32 whatever the base's dtype is, so that LoRA loses nothing to rounding.
-        image_builder(spec, torch.float32, BaseTensors(config.base_dir, spec, DTYPES[config.dtype])),
-        base=base,
-        limits=Limits(max_rank=config.memory.max_rank),
-        on_change=changed,
-    )
+    tensors = BaseTensors(config.base_dir, spec, DTYPES[config.dtype])
+
+    def tier(builder: Build[I]) -> HostTierStore[I]:
+        limits = Limits(max_rank=config.memory.max_rank)
+        return open_host_tier(config.tiers, store, spec, builder, base=base, limits=limits, on_change=changed)
+
+    opened: list[Callable[[], None]] = [store.close]
 
     def close() -> None:
-        host.close()
-        store.close()
+        for call in reversed(opened):
+            call()
 
     try:
-        parts = build_parts(config, host)
+        parts: EngineParts | PagedEngineParts
+        if config.device == "cpu":
+            # The CPU's arena is float32 whatever the base's dtype is, so that LoRA loses nothing to rounding.
+            host = tier(image_builder(spec, torch.float32, tensors))
+            opened.append(host.close)
+            parts = build_parts(config, host)
+        else:
+            from lorry.engine.gpu.parts import build_paged_parts, packed_images  # Triton is not everywhere
+
+            device = device_of(config.device)
+            packed = tier(packed_images(config, spec, tensors, device))
+            opened.append(packed.close)
+            parts = build_paged_parts(config, packed, device)
     except BaseException:  # nothing is left running, whatever was raised
         close()
         raise
@@ -79,4 +93,15 @@ def build(config: EngineConfig) -> BuiltEngine:
     return BuiltEngine(config, parts, close)
 
 
-__all__ = ["BuiltEngine", "build"]
+def device_of(name: str) -> torch.device:
+    """Raises InvalidRequest where the machine has no such device."""
+    if name == "interpreter":
+        return torch.device("cpu")
+    if not name.startswith("cuda"):
+        raise InvalidRequest.field("device", f"{name!r} is not served; use cpu or cuda")
+    if not torch.cuda.is_available():
+        raise InvalidRequest.field("device", f"{name!r}: this machine or this build of torch has no GPU; use cpu")
+    return torch.device(name)
+
+
+__all__ = ["BuiltEngine", "build", "device_of"]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from lorry.adapters.image.packed import PackedImage
+from lorry.adapters.image.packed import PackedImage, packed_builder
+from lorry.adapters.image.source import BaseWeights
 from lorry.adapters.manifest import AdapterRef
+from lorry.adapters.plan import AdapterPlan
 from lorry.config import EngineConfig
 from lorry.engine.contract import EngineInfo
 from lorry.engine.core import EngineCore
 from lorry.engine.gpu.build import PagedParts, build_paged, page_layout, paged_ledger
 from lorry.engine.parts import TextTier, compose, limits_of
 from lorry.ids import AdapterDigest
+from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import DTYPES, load_tensors, read_spec
 from lorry.scheduler import Scheduler
 
@@ -31,6 +36,13 @@ class PagedEngineParts:
     info: EngineInfo
     scheduler: Scheduler[AdapterRef]
     paged: PagedParts
+
+
+def packed_images(
+    config: EngineConfig, spec: DecoderSpec, base: BaseWeights, device: torch.device
+) -> Callable[[Path, AdapterPlan, AdapterDigest], PackedImage]:
+    """The host tier's builder for this device."""
+    return packed_builder(spec, page_layout(spec, config.memory, DTYPES[config.dtype], device), base)
 
 
 def build_paged_parts(config: EngineConfig, host: PackedTier, device: torch.device) -> PagedEngineParts:
@@ -59,4 +71,4 @@ def build_paged_parts(config: EngineConfig, host: PackedTier, device: torch.devi
     return PagedEngineParts(made.core, made.info, made.scheduler, paged)
 
 
-__all__ = ["PackedTier", "PagedEngineParts", "build_paged_parts"]
+__all__ = ["PackedTier", "PagedEngineParts", "build_paged_parts", "packed_images"]
