@@ -102,12 +102,10 @@ def test_a_routing_of_the_other_phase() -> None:
     x, y = made.batch(3)
     lora, routing = made.lora("decode"), made.routing("prefill", [0, 1, 2])
     planes, tables = lora.planes(3, CPU), made.tables
-    for call in (
-        lambda: shrink(x, made.arena, tables.a_offset, routing, planes, lora.shrink),
-        lambda: expand(y, planes, made.arena, tables.b_offset, tables.scale, routing, lora.expand),
-    ):
-        with pytest.raises(ValueError, match=r"^routing: has tiles of 64 rows, the plan is for 16"):
-            call()
+    with pytest.raises(ValueError, match=r"^routing: has tiles of 64 rows, the plan is for 16"):
+        shrink(x, made.arena, tables.a_offset, routing, planes, lora.shrink)
+    with pytest.raises(ValueError, match=r"^routing: has tiles of 64 rows, the plan is for 16"):
+        expand(y, planes, made.arena, tables.b_offset, tables.scale, routing, lora.expand)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ _LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit(do_not_specialize=["chunks"])
-def score_kernel(
+def _score_kernel(
     own_ptr: tl.tensor, logits_ptr: tl.tensor, logits_stride: tl.tensor, tokens_ptr: tl.tensor, parts_ptr: tl.tensor,
     before_ptr: tl.tensor, vocabulary: tl.tensor, chunks: tl.tensor,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -57,7 +57,7 @@ def score_kernel(
 
 
 @triton.jit(do_not_specialize=["chunks"])
-def merge_kernel(
+def _merge_kernel(
     own_ptr: tl.tensor, logits_stride: tl.tensor, tokens_ptr: tl.tensor, parts_ptr: tl.tensor,
     before_ptr: tl.tensor, logprobs_ptr: tl.tensor, ranks_ptr: tl.tensor, vocabulary: tl.tensor, chunks: tl.tensor,
     CHUNKS: tl.constexpr,
@@ -99,10 +99,10 @@ def logprobs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     ranks = torch.empty(count, dtype=torch.int32, device=device)
     if count:
         rows = (logits.stride(0), tokens, parts, before)
-        score_kernel[(chunks, count)](
+        _score_kernel[(chunks, count)](
             logits, logits, *rows, vocabulary, chunks, **_score_constexprs(), **LAUNCH.options
         )
-        merge_kernel[(count,)](logits, *rows, found, ranks, vocabulary, chunks, CHUNKS=MAX_CHUNKS, **LAUNCH.options)
+        _merge_kernel[(count,)](logits, *rows, found, ranks, vocabulary, chunks, CHUNKS=MAX_CHUNKS, **LAUNCH.options)
     return found, ranks
 
 
@@ -117,8 +117,8 @@ def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     divisible = {*types, "logits_ptr", "own_ptr"} - {"chunks", "tokens_ptr"}
     for dtype in ("bf16", "fp32"):
         for kernel, constexprs, wide in (
-            (score_kernel, _score_constexprs(), ("logits_ptr",)),
-            (merge_kernel, {"CHUNKS": MAX_CHUNKS}, ()),
+            (_score_kernel, _score_constexprs(), ("logits_ptr",)),
+            (_merge_kernel, {"CHUNKS": MAX_CHUNKS}, ()),
         ):
             known = {"own_ptr": f"*{dtype}", "logits_ptr": f"*{dtype}", **types}
             signature = {name: known[name] for name in kernel.arg_names if name in known}

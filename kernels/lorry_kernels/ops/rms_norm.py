@@ -22,7 +22,7 @@ _TILE = 1024
 
 
 @triton.jit(do_not_specialize=["rows", "slots"])
-def rms_norm_kernel(
+def _rms_norm_kernel(
     x_ptr: tl.tensor, x_row: tl.tensor, x_head: tl.tensor, residual_ptr: tl.tensor, residual_row: tl.tensor,
     out_ptr: tl.tensor, out_row: tl.tensor, out_head: tl.tensor, weight_ptr: tl.tensor, vectors_ptr: tl.tensor,
     slot_ptr: tl.tensor, offset_ptr: tl.tensor, offset_stride: tl.tensor, slots: tl.tensor, rows: tl.tensor,
@@ -91,7 +91,7 @@ def rms_norm(
     heads = x.shape[1] if x.dim() == 3 else 1
     constexprs, launch = _tile(size, heads, residual is not None, own is not None)
     rows = tokens * heads
-    rms_norm_kernel[(cdiv(rows, constexprs["ROWS"]),)](
+    _rms_norm_kernel[(cdiv(rows, constexprs["ROWS"]),)](
         x, x.stride(0), _head_stride(x),
         x if residual is None else residual, 0 if residual is None else residual.stride(0),
         out, out.stride(0), _head_stride(out), weight,
@@ -135,8 +135,8 @@ def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
             }
             yield Build(
                 f"rms_norm{'.residual' * residual}{'.own' * own}",
-                rms_norm_kernel,
-                {name: signature[name] for name in rms_norm_kernel.arg_names if name in signature},
+                _rms_norm_kernel,
+                {name: signature[name] for name in _rms_norm_kernel.arg_names if name in signature},
                 constexprs,
                 frozenset([*pointers, "x_row", "x_head", "residual_row", "out_row", "out_head"]),
                 launch,

@@ -66,7 +66,7 @@ def _turned(
 
 
 @triton.jit(do_not_specialize=["slots", "places", "positions"])
-def rotary_kernel(
+def _rotary_kernel(
     q_ptr: tl.tensor, q_row: tl.tensor, q_head: tl.tensor, k_ptr: tl.tensor, k_row: tl.tensor, k_head: tl.tensor,
     v_ptr: tl.tensor, v_row: tl.tensor, v_head: tl.tensor, position_ptr: tl.tensor, cos_ptr: tl.tensor,
     sin_ptr: tl.tensor, table_row: tl.tensor, positions: tl.tensor, k_pages_ptr: tl.tensor, v_pages_ptr: tl.tensor,
@@ -174,7 +174,7 @@ def rotary(
     page = 0 if pages is None else pages.k_pages.shape[2]
     own = None if norms is None else norms.q_own
     constexprs = _constexprs(heads, kv_heads, dim, page, norms is not None, own is not None)
-    rotary_kernel[(tokens, cdiv(heads, HEADS) + cdiv(kv_heads, HEADS))](
+    _rotary_kernel[(tokens, cdiv(heads, HEADS) + cdiv(kv_heads, HEADS))](
         q, q.stride(0), q.stride(1), k, k.stride(0), k.stride(1),
         *_page_arguments(pages, k, position, cos, sin),
         *_norm_arguments(norms, q),
@@ -259,7 +259,7 @@ def _launch(dim: int) -> Launch:
 
 def builds(shape: ModelShape, arch: str, page_tokens: int = 16) -> Iterator[Build]:
     """With the write into pages: plain, with norms of heads, with adapters' own."""
-    integers = [name for name in rotary_kernel.arg_names if name.endswith(("_row", "_head", "_stride", "_place"))]
+    integers = [name for name in _rotary_kernel.arg_names if name.endswith(("_row", "_head", "_stride", "_place"))]
     for norm, own in ((False, False), (True, False), (True, True)):
         types = {
             **dict.fromkeys(["q_ptr", "k_ptr", "v_ptr", "k_pages_ptr", "v_pages_ptr"], "*bf16"),
@@ -278,8 +278,8 @@ def builds(shape: ModelShape, arch: str, page_tokens: int = 16) -> Iterator[Buil
         constexprs = _constexprs(shape.shard_heads, shape.shard_kv_heads, shape.head_dim, page_tokens, norm, own)
         yield Build(
             f"rotary{'.norm' * norm}{'.own' * own}",
-            rotary_kernel,
-            {name: types[name] for name in rotary_kernel.arg_names if name in types},
+            _rotary_kernel,
+            {name: types[name] for name in _rotary_kernel.arg_names if name in types},
             constexprs,
             frozenset({*wide, *integers} - {"q_offset_stride", "k_offset_stride"}),
             _launch(shape.head_dim),

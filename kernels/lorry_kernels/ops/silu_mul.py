@@ -19,7 +19,7 @@ LAUNCH = Launch(4, 1)
 
 
 @triton.jit
-def silu_mul_kernel(
+def _silu_mul_kernel(
     gate_up_ptr: tl.tensor, gate_up_row: tl.tensor, out_ptr: tl.tensor, out_row: tl.tensor, n: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -48,7 +48,7 @@ def silu_mul(gate_up: Tensor, *, out: Tensor | None = None) -> Tensor:
     out = torch.empty(tokens, size, dtype=gate_up.dtype, device=gate_up.device) if out is None else out
     need_tensor("out", out, dtype=gate_up.dtype, shape=(tokens, size), device=gate_up.device, rows=True)
     if out.numel():
-        silu_mul_kernel[(tokens, cdiv(size, BLOCK))](
+        _silu_mul_kernel[(tokens, cdiv(size, BLOCK))](
             gate_up, gate_up.stride(0), out, out.stride(0), size, **_constexprs(), **LAUNCH.options
         )
     return out
@@ -64,7 +64,7 @@ def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     integers = ("gate_up_row", "out_row", "n")
     yield Build(
         "silu_mul",
-        silu_mul_kernel,
+        _silu_mul_kernel,
         {"gate_up_ptr": "*bf16", "gate_up_row": "i32", "out_ptr": "*bf16", "out_row": "i32", "n": "i32"},
         _constexprs(),
         frozenset([*pointers, *integers]),

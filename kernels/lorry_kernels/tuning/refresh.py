@@ -127,5 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+__all__ = ["DeviceClock", "all_tasks", "main", "refresh"]
+
 if __name__ == "__main__":
     sys.exit(main())

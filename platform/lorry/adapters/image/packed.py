@@ -249,4 +249,4 @@ def packed_builder(
     return build
 
 
-__all__ = ["PackedImage", "PageLayout", "build_packed", "packed_builder", "word_sums"]
+__all__ = ["PackedImage", "PageLayout", "build_packed", "checksum", "packed_builder", "word_sums"]
