@@ -279,3 +279,32 @@ def test_loads_and_unloads_in_any_order(made: Made) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis does not type it
         Loads, settings=settings(max_examples=15, stateful_step_count=20, deadline=None)
     )
+
+
+class LateCopies:
+    """Copies are done no sooner than the compute stream waits for them, as on a device."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+
+    def begin(self) -> None:
+        assert self.waiting is None
+        self.waiting = []
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        assert self.waiting is not None, "it may overwrite what the compute stream still reads"
+        self.waiting.append((target, source))
+
+    def finish(self) -> None:
+        assert self.waiting is not None
+        for target, source in self.waiting:
+            target.copy_(source)
+        self.waiting = None
+
+
+def test_a_slot_is_published_when_its_copies_are_done(made: Made) -> None:
+    device = Device(made, 60)
+    device.adapters._copies = LateCopies()
+    for slot, name in enumerate(("dora", "patterns", "ia3")):
+        device.load(slot, name, [100 * slot + i for i in range(device.images[name].chunk_count)])
+    assert all(device.holds(slot, name) for slot, name in enumerate(("dora", "patterns", "ia3")))
