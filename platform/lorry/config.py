@@ -43,7 +43,8 @@ class SchedulerConfig:
 class MemoryConfig:
     """One byte budget for KV pages, adapter chunks and adapters' extras, whichever needs it. Adapters take at most
     ``adapter_fraction`` of it (a ceiling) for rank rows and ``extras_fraction`` for all else that they bring (gains,
-    biases, norms, embeddings, heads), and leave at least ``kv_fraction`` of it to KV pages (a floor)."""
+    biases, norms, embeddings, heads), and leave at least ``kv_fraction`` of it to KV pages (a floor). On a GPU
+    ``budget_bytes`` 0 is what a profiling pass leaves."""
 
     budget_bytes: int = 2 << 30
     adapter_fraction: float = 0.5

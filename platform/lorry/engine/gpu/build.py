@@ -68,17 +68,15 @@ def largest_pages(spec: DecoderSpec, layout: PageLayout, max_rank: int) -> int:
 def build_paged(
     spec: DecoderSpec,
     tensors: Mapping[str, Tensor],
-    ledger: MemoryLedger,
+    memory: MemoryConfig,
     layout: PageLayout,
     limits: SchedulerConfig,
     device: torch.device,
     image: Callable[[AdapterDigest], PackedImage | None],
     discard: Callable[[AdapterDigest], None],
 ) -> PagedParts:
-    """``tensors`` are the base's in the layout's type, and are moved to the device. The arena has as many pages as the
-    ledger's budget has bytes for."""
-    memory = ledger.config
-    on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
+    """``tensors`` are the base's, in the layout's type and on the device. The arena has as many pages as the budget has
+    bytes for."""
     pages = PageMap(memory.budget_bytes // layout.page_bytes)
     arena = PageArena(spec, memory.budget_bytes // layout.page_bytes, memory.page_tokens, layout.dtype, device)
     tables = SlotTables(layout.row, memory.max_slots, device)
@@ -89,7 +87,7 @@ def build_paged(
     max_pages = -(-context // memory.page_tokens)
     # A step may hold the last rows of sequences that ended in it and the first of those that begin.
     mirror = BlockTableMirror(2 * limits.max_sequences, max_pages, pages.page, device)
-    decoder = PagedDecoder(spec, on_device, arena, tables, layout.row.blocks, context)
+    decoder = PagedDecoder(spec, tensors, arena, tables, layout.row.blocks, context)
     shape = DeviceShape.of(spec, memory.page_tokens, max_pages, memory.max_slots, device)
     runner = PagedRunner(
         Device(shape, decoder, pages, mirror, adapters),

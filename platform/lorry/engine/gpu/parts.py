@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,12 +17,15 @@ from lorry.adapters.plan import AdapterPlan
 from lorry.config import EngineConfig
 from lorry.engine.contract import EngineInfo
 from lorry.engine.core import EngineCore
+from lorry.engine.gpu.budget import CudaMeter, profile
 from lorry.engine.gpu.build import PagedParts, build_paged, page_layout, paged_ledger
 from lorry.engine.parts import TextTier, compose, limits_of
 from lorry.ids import AdapterDigest
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import DTYPES, load_tensors, read_spec
 from lorry.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
 
 
 class PackedTier(TextTier, Protocol):
@@ -46,13 +50,18 @@ def packed_images(
 
 
 def build_paged_parts(config: EngineConfig, host: PackedTier, device: torch.device) -> PagedEngineParts:
-    """As ``lorry.engine.parts.build_parts``. On a CPU the kernels run in Triton's interpreter: for tests."""
+    """As ``lorry.engine.parts.build_parts``. On a CPU the kernels run in Triton's interpreter: for tests. A budget of 0
+    bytes on a GPU is sized by a profiling pass."""
     spec = read_spec(config.base_dir)
-    limits, dtype = limits_of(config, spec), DTYPES[config.dtype]
-    layout = page_layout(spec, config.memory, dtype, device)
-    ledger = paged_ledger(spec, config.memory, layout, limits.context_tokens)
-    tensors = load_tensors(config.base_dir, spec, dtype)
-    paged = build_paged(spec, tensors, ledger, layout, limits, device, host.image, host.discard)
+    limits, dtype, memory = limits_of(config, spec), DTYPES[config.dtype], config.memory
+    layout = page_layout(spec, memory, dtype, device)
+    tensors = {name: tensor.to(device) for name, tensor in load_tensors(config.base_dir, spec, dtype).items()}
+    if not memory.budget_bytes and device.type == "cuda":
+        found = profile(spec, tensors, memory, layout, limits, device, CudaMeter(device))
+        log.info("%s", found)
+        memory = replace(memory, budget_bytes=found.budget)
+    ledger = paged_ledger(spec, memory, layout, limits.context_tokens)
+    paged = build_paged(spec, tensors, memory, layout, limits, device, host.image, host.discard)
     idle = (paged.adapters.audit,)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"
     made = compose(

@@ -1,0 +1,52 @@
+"""The budget of a device is what its largest steps leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lorry.config import MemoryConfig, SchedulerConfig
+from lorry.engine.gpu.budget import SHARE, profile
+from lorry.engine.gpu.build import largest_pages, page_layout
+from lorry.errors import InvalidRequest
+from lorry.models.weights import load_tensors, read_spec
+from tests.support.tiny_base import write_tiny_base
+
+CPU = torch.device("cpu")
+MEMORY = MemoryConfig(budget_bytes=0, page_tokens=16, max_slots=2, max_rank=16, extras_fraction=0.25)
+LIMITS = SchedulerConfig(max_sequences=2, token_budget=16, prefill_chunk_tokens=16, context_tokens=64)
+
+
+class FakeMeter:
+    """A device that takes the arena and ``steps`` bytes more."""
+
+    def __init__(self, free: int, steps: int, arena: int) -> None:
+        self._free, self._most = free, steps + arena
+        self.begun = 0
+
+    def free(self) -> int:
+        return self._free
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def most(self) -> int:
+        assert self.begun == 1
+        return self._most
+
+
+def test_what_the_largest_steps_leave(tmp_path: Path) -> None:
+    write_tiny_base(tmp_path)
+    spec = read_spec(tmp_path)
+    tensors, layout = load_tensors(tmp_path, spec, torch.float32), page_layout(spec, MEMORY, torch.float32, CPU)
+    pages = LIMITS.max_sequences + 1 + 2 + largest_pages(spec, layout, MEMORY.max_rank)
+    arena = (pages + 1) * layout.page_bytes
+    found = profile(spec, tensors, MEMORY, layout, LIMITS, CPU, FakeMeter(10_000_000, 1_000_000, arena))
+    assert (found.free, found.activations) == (10_000_000, 1_000_000)
+    assert found.budget % layout.page_bytes == 0
+    left = (10_000_000 * SHARE - 1_000_000) / 1.25
+    assert left - layout.page_bytes < found.budget <= left
+    with pytest.raises(InvalidRequest, match=r"nothing is left to KV; lower token_budget"):
+        profile(spec, tensors, MEMORY, layout, LIMITS, CPU, FakeMeter(1_000_000, 1_000_000, arena))
