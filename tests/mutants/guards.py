@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tests.mutants import device, files, front, kernels_attention, kernels_fused, kernels_gate, memory, names, texts
+from tests.mutants import (
+    device,
+    files,
+    front,
+    kernels_attention,
+    kernels_fused,
+    kernels_gate,
+    kernels_lora,
+    memory,
+    names,
+    paged,
+    texts,
+)
 from tests.mutants.guard import Guard
 
 GUARDS: tuple[Guard, ...] = (
@@ -15,6 +27,8 @@ GUARDS: tuple[Guard, ...] = (
     *kernels_attention.GUARDS,
     *kernels_fused.GUARDS,
     *kernels_gate.GUARDS,
+    *kernels_lora.GUARDS,
+    *paged.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]
