@@ -66,6 +66,7 @@ class Copy:
 
     def __enter__(self) -> Self:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, before any conftest
         self._worker = subprocess.Popen(
             [str(self._python), "-m", "tests.mutants.worker"],
             cwd=self.folder,

@@ -4,8 +4,8 @@ from lorry_kernels.reference.attention import kv_write_reference, paged_attentio
 from lorry_kernels.reference.logprobs import logprobs_reference
 from lorry_kernels.reference.lora import lora_reference
 from lorry_kernels.reference.margin import sampling_margin
-from lorry_kernels.reference.norm import rms_norm_reference, silu_mul_reference
 from lorry_kernels.reference.multi_lora import multi_lora_reference
+from lorry_kernels.reference.norm import rms_norm_reference, silu_mul_reference
 from lorry_kernels.reference.penalties import adjust_reference
 from lorry_kernels.reference.philox import philox_4x32, uniform
 from lorry_kernels.reference.rotary import rotary_reference
