@@ -15,7 +15,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv model demo serve fmt lint types contracts test soak mutants bench kernels-report proto docs migrate ci clean
+.PHONY: help venv model demo serve fmt lint types contracts test soak mutants bench kernels-report gpu-check proto docs migrate ci clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -81,6 +81,9 @@ bench: model ## tokens/s, TTFT and inter-token latency beside transformers + pef
 
 kernels-report: venv ## compile every kernel for sm_80, sm_90 and gfx942 and judge the code (no GPU; minutes)
 	@$(BIN)/python -m lorry_kernels.aot $(ARGS)
+
+gpu-check: ## prove and measure kernels and engine on the GPU that is here (torch and Triton will do; eight minutes)
+	@$(PYTHON) benchmarks/gpu_check.py $(ARGS)
 
 proto: venv ## regenerate the protobuf modules
 	@cd proto && PATH="$(CURDIR)/$(BIN):$$PATH" python -m grpc_tools.protoc -I. --python_out="$(PROTO_OUT)" \

@@ -1,8 +1,8 @@
 """How far from the float64 oracle a result may lie.
 
 A type of p significant bits has the unit of rounding u = 2^-p: bfloat16 2^-8, float16 2^-11. Kernels sum in float32,
-whose errors are far below u; what counts is how often a number is rounded to the type on its way. Every bound is so many
-units of the largest magnitude of the row: what lies between two roundings can be no larger.
+whose errors are far below u; what counts is how often a number is rounded to the type on its way. Every bound is so
+many units of the largest magnitude of the row: what lies between two roundings can be no larger.
 """
 
 from __future__ import annotations

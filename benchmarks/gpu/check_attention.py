@@ -6,19 +6,19 @@ import random
 from collections.abc import Sequence
 
 import torch
+from tests.kernels.paged import Paged, paged, rows
+from torch import Tensor
+
 from gpu.bounds import ATTENTION, of_bound, same_bits
 from gpu.log import Log
 from gpu.machine import Machine, captured
 from gpu.sizes import Heads, Sizes
-from torch import Tensor
-
 from lorry_kernels.ops.decode_plan import DecodePlan
 from lorry_kernels.ops.kv_write import kv_write
 from lorry_kernels.ops.paged_decode import DecodeWorkspace, paged_decode
 from lorry_kernels.ops.paged_prefill import paged_prefill
 from lorry_kernels.ops.prefill_plan import PrefillPlan
 from lorry_kernels.reference import kv_write_reference
-from tests.kernels.paged import Paged, paged, rows
 
 _REFERENCE_QUERIES = 40
 
@@ -122,13 +122,14 @@ class _Decode:
         log.equal(f"{name}: graph = eager, lengths changed", same_bits(graph.run()[0], found))
         lengths[0] = 0
         again = graph.run()[0]
-        log.equal(f"{name}: a padded row is zeros, the others' bits stay", bool((again[0] == 0).all()) and same_bits(again[1:], found[1:]))
+        log.equal(
+            f"{name}: a padded row is zeros, the others' bits stay",
+            bool((again[0] == 0).all()) and same_bits(again[1:], found[1:]),
+        )
 
 
 class _Prefill:
-    def __init__(
-        self, machine: Machine, heads: Heads, dtype: torch.dtype, parts: Sequence[tuple[int, int]]
-    ) -> None:
+    def __init__(self, machine: Machine, heads: Heads, dtype: torch.dtype, parts: Sequence[tuple[int, int]]) -> None:
         self.heads, self.device, self.parts = heads, machine.device, list(parts)
         queries, lengths = [one for one, _ in parts], [length for _, length in parts]
         made = paged(

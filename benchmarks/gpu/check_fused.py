@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
+
 from gpu.bounds import LORA, ONE, ROTARY, of_bound, same_bits
 from gpu.log import Log
 from gpu.machine import Machine
 from gpu.sizes import Heads, Sizes
-from torch import Tensor
-
 from lorry_kernels.cpu import rotary_tables
 from lorry_kernels.ops.embedding import OwnMatrices, OwnRows, embed, embedding_planes, replace_rows
 from lorry_kernels.ops.expand import ExpandPlan, expand
@@ -130,7 +130,9 @@ class _Fused:
         out = torch.empty_like(x, device=self.device)
         flat, offset = self._moved(vectors)
         input_gain(x.to(self.device), out, flat, offset, routing)
-        want = torch.stack([row.double() * own.get(slot, torch.ones(size)) for row, slot in zip(x, _SLOTS, strict=True)])
+        want = torch.stack(
+            [row.double() * own.get(slot, torch.ones(size)) for row, slot in zip(x, _SLOTS, strict=True)]
+        )
         self.log.check(f"input_gain {size} {self.short}", of_bound(out, want, ONE))
         plain = [at for at, slot in enumerate(_SLOTS) if slot not in own]
         self.log.equal(f"input_gain {size} {self.short}: others keep their bits", same_bits(out[plain], x[plain]))
@@ -141,18 +143,23 @@ class _Fused:
         weight, larger = self.noise(ids_of, hidden), self.noise(ids_of + 6, hidden, seed=1)
         arena, (matrix, a_low, a_high, b_low, b_high), lora = self._embedding_arena(larger, ids_of, hidden)
         ids = torch.tensor([ids_of + 5, 3, 7, 9, 0, 4, 49], device=self.device)
-        places = lambda *at: torch.tensor(at, dtype=torch.int64, device=self.device)  # noqa: E731  three of one kind
         out = torch.empty(_TOKENS, hidden, dtype=self.dtype, device=self.device)
-        embed(ids, weight.to(self.device), out, routing, OwnMatrices(arena, places(matrix, -1, -1), places(ids_of + 6, 0, 0)))
+        embed(
+            ids,
+            weight.to(self.device),
+            out,
+            routing,
+            OwnMatrices(arena, self._places(matrix, -1, -1), self._places(ids_of + 6, 0, 0)),
+        )
         want = torch.stack(
             [(larger if slot == 0 else weight)[int(at)] for at, slot in zip(ids, _SLOTS, strict=True)]
         ).double()
         self.log.equal(f"{name}: own matrices", same_bits(out, want.to(self.dtype)))
         plan = ExpandPlan.of("decode", architecture(self.device), [hidden], 2, 1, self.dtype, self.device)
         planes = torch.full((1, 1, _TOKENS, 32), float("nan"), device=self.device)
-        a_offset = places(-1, -1, a_low, a_high, -1, -1).view(3, 1, 2)
-        b_offset = places(-1, -1, b_low, b_high, -1, -1).view(3, 1, 2)
-        embedding_planes(ids, arena, a_offset, places(0, ids_of, 0), routing, planes)
+        a_offset = self._places(-1, -1, a_low, a_high, -1, -1).view(3, 1, 2)
+        b_offset = self._places(-1, -1, b_low, b_high, -1, -1).view(3, 1, 2)
+        embedding_planes(ids, arena, a_offset, self._places(0, ids_of, 0), routing, planes)
         scale = torch.full((3, 1), 0.5, device=self.device)
         expand(out, planes, arena, b_offset, scale, routing, plan)
         a, b = lora
@@ -164,7 +171,9 @@ class _Fused:
         row_of = torch.full((ids_of,), -1, dtype=torch.int32)
         row_of[9], row_of[4] = 1, 0
         flat = own_rows.flatten().to(self.device)
-        own = OwnRows(row_of.to(self.device), places(-1, -1, 0), places(0, 0, ids_of), flat, places(0, 0, 0))
+        own = OwnRows(
+            row_of.to(self.device), self._places(-1, -1, 0), self._places(0, 0, ids_of), flat, self._places(0, 0, 0)
+        )
         replace_rows(out, ids, routing, own)
         for token, (at, slot) in enumerate(zip(ids.tolist(), _SLOTS, strict=True)):
             if slot == 2 and row_of[at] >= 0:
@@ -186,6 +195,9 @@ class _Fused:
         for begin, piece in zip(begins, pieces, strict=True):
             arena[begin : begin + piece.numel()] = piece.flatten()
         return arena.to(self.device), begins, (a, b)
+
+    def _places(self, *at: int) -> Tensor:
+        return torch.tensor(at, dtype=torch.int64, device=self.device)
 
     def _routing(self) -> Routing:
         slots = [slot if slot < 3 else -1 for slot in _SLOTS]

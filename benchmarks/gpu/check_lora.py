@@ -6,17 +6,17 @@ import random
 from collections.abc import Sequence
 
 import torch
+from tests.kernels.lora_site import Site, site
+from torch import Tensor
+
 from gpu.bounds import LORA, of_bound, same_bits
 from gpu.log import Log
 from gpu.machine import Machine, captured
 from gpu.sizes import LoraCase, Sizes
-from torch import Tensor
-
 from lorry_kernels.ops.expand import SiteVectors
 from lorry_kernels.ops.lora import LoraTables, MultiLora
 from lorry_kernels.ops.routing import Routing, checked_slots, route
 from lorry_kernels.tuning.rows import Phase
-from tests.kernels.lora_site import Site, site
 
 _REFERENCE_ROWS = 40
 """The oracle is a loop on the CPU."""
@@ -92,8 +92,8 @@ class _Placed:
         self.vectors = None
         if vectors is not None:
             bias = None if vectors.bias is None else vectors.bias.to(device)
-            moved = (one.to(device) for one in (vectors.vectors, vectors.gain_offset, vectors.addend_offset))
-            self.vectors = SiteVectors(*moved, bias)
+            offsets = vectors.gain_offset.to(device), vectors.addend_offset.to(device)
+            self.vectors = SiteVectors(vectors.vectors.to(device), *offsets, bias)
         self.generation = made.generation.to(device)
 
     def lora(self, phase: Phase) -> MultiLora:
@@ -138,9 +138,7 @@ def _check_site(made: _Placed, log: Log, name: str, phase: Phase, tokens: int) -
     _check_graph(made, log, name, phase, slots, x, y)
 
 
-def _check_graph(
-    made: _Placed, log: Log, name: str, phase: Phase, slots: Sequence[int], x: Tensor, y: Tensor
-) -> None:
+def _check_graph(made: _Placed, log: Log, name: str, phase: Phase, slots: Sequence[int], x: Tensor, y: Tensor) -> None:
     """One graph, three fills of its buffers: other slots, other tables (ranks, offsets, scales), base alone."""
     device, one = made.device, made.site
     routing = Routing.allocate(phase, len(slots), one.slots, device)
@@ -162,7 +160,9 @@ def _check_graph(
         for kind in ("slots", "tables", "base"):
             now = [-1] * len(slots) if kind == "base" else [*slots[1:], slots[0]]
             if kind == "tables":
-                for table, old in zip((made.tables.a_offset, made.tables.b_offset, made.tables.scale), before, strict=True):
+                for table, old in zip(
+                    (made.tables.a_offset, made.tables.b_offset, made.tables.scale), before, strict=True
+                ):
                     table.copy_(old.flip(0))
             slot.copy_(checked_slots(now, one.slots))
             expected.copy_(made.expected(now))

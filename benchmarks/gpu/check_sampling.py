@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
+
 from gpu.bounds import same_bits
 from gpu.log import Log
 from gpu.machine import Machine
 from gpu.sizes import Sizes
-from torch import Tensor
-
 from lorry_kernels.cpu import RowSampling
 from lorry_kernels.cpu import sample as cpu_sample
 from lorry_kernels.ops.logprobs import logprobs
@@ -25,7 +26,7 @@ _OPEN = 1 / 8
 
 
 def run(machine: Machine, sizes: Sizes, log: Log) -> None:
-    for dtype in (*machine.dtypes, torch.float32):
+    for dtype in (*machine.dtypes, torch.float32)[: sizes.draw_dtypes]:
         short = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
         generator = torch.Generator().manual_seed(3)
         logits = (4 * torch.randn(sizes.draws, sizes.vocabulary, generator=generator)).to(dtype)
@@ -89,13 +90,15 @@ def _check_logprobs(machine: Machine, log: Log, name: str, logits: Tensor) -> No
         values = logits[at].float().tolist()
         want, _ = logprobs_reference(values, token, 0)
         worst = max(worst, abs(float(found[at]) - want))
-        before = sum(value > values[token] for value in values) + sum(value == values[token] for value in values[:token])
+        before = sum(value > values[token] for value in values) + sum(
+            value == values[token] for value in values[:token]
+        )
         same = same and int(ranks[at]) == before + 1
     log.check(name, worst / _LOGPROB)
     log.equal(f"{name}: ranks, and an id that is none", same, "ranks differ")
 
 
-def _asked(row: RowSampling) -> dict[str, float | int]:
+def _asked(row: RowSampling) -> dict[str, Any]:
     return {
         "temperature": row.temperature,
         "top_k": row.top_k,

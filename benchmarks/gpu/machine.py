@@ -16,6 +16,7 @@ from lorry.engine.gpu.graphs import CudaGraphs, Graph, Graphs, StandInGraphs
 _COLD_BYTES = 512 << 20
 """Written to make caches cold: more than any card's L2."""
 _WARM_UPS = 2
+_NOISE = 1 << 26
 
 
 class Machine(Protocol):
@@ -45,6 +46,9 @@ class Machine(Protocol):
     def microseconds(self, call: Callable[[], object]) -> float:
         """What ``call`` takes on the device, from its first to its last kernel."""
 
+    def aside(self, call: Callable[[], object]) -> None:
+        """Enqueues ``call`` beside whatever is enqueued next."""
+
 
 class Card:
     """The current CUDA device."""
@@ -54,6 +58,7 @@ class Card:
         self.name = torch.cuda.get_device_name(self.device)
         self.dtypes = (torch.bfloat16, torch.float16)
         self._cold: Tensor | None = None
+        self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch types its members only
 
     @property
     def memory_bytes(self) -> int:
@@ -79,6 +84,10 @@ class Card:
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1000
 
+    def aside(self, call: Callable[[], object]) -> None:
+        with torch.cuda.stream(self._side):
+            call()
+
 
 class Interpreter:
     """Triton's, on the CPU. It gets bfloat16 wrong."""
@@ -101,6 +110,10 @@ class Interpreter:
         begin = time.perf_counter()
         call()
         return (time.perf_counter() - begin) * 1e6
+
+    def aside(self, call: Callable[[], object]) -> None:
+        """There is no beside: it is done before."""
+        call()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,4 +148,13 @@ def captured(machine: Machine, body: Callable[[], tuple[Tensor, ...]]) -> Graph:
     return graph
 
 
-__all__ = ["Card", "Interpreter", "Machine", "Timing", "captured", "interleaved"]
+def fill_with_noise(target: Tensor, deviation: float) -> None:
+    """A piece of it, repeated: what is timed does not depend on the values, but a card draws less power on zeros."""
+    flat = target.view(-1)
+    noise = flat[:_NOISE].normal_(0, deviation)
+    for begin in range(len(noise), len(flat), len(noise)):
+        part = flat[begin : begin + len(noise)]
+        part.copy_(noise[: len(part)])
+
+
+__all__ = ["Card", "Interpreter", "Machine", "Timing", "captured", "fill_with_noise", "interleaved"]

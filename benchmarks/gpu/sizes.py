@@ -74,6 +74,7 @@ class Sizes:
     """Of the SwiGLU gate."""
     vocabulary: int
     draws: int
+    draw_dtypes: int
     small: ModelShape
     """The replayed model's, with ``small_layers``."""
     small_layers: int
@@ -128,6 +129,7 @@ FULL = Sizes(
     wide=14336,
     vocabulary=LLAMA.vocabulary,
     draws=24,
+    draw_dtypes=3,
     small=ModelShape("small", 512, 1024, 8, 2, 64, 4096),
     small_layers=3,
     shape=LLAMA,
@@ -163,9 +165,9 @@ FULL = Sizes(
 )
 
 TOY = Sizes(
-    ranks=(1, 17, 0),
-    lora=(LoraCase(64, (48, 32), (("decode", 5), ("prefill", 7)), "all"),),
-    routing=((1, 1), (19, 4)),
+    ranks=(17, 1, 0),
+    lora=(LoraCase(64, (48, 32), (("decode", 4), ("prefill", 3)), "all"),),
+    routing=((19, 4),),
     decode=(Heads(2, 2, 16, 16, 20),),
     decode_lengths=(1, 17, 33),
     prefill=(Heads(2, 2, 16, 16),),
@@ -173,7 +175,8 @@ TOY = Sizes(
     hidden=(48,),
     wide=48,
     vocabulary=300,
-    draws=4,
+    draws=2,
+    draw_dtypes=1,
     small=ModelShape("small", 32, 32, 2, 1, 16, 64),
     small_layers=1,
     shape=TOY_SHAPE,

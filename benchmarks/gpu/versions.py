@@ -14,7 +14,7 @@ _CAPABILITY = (8, 0)
 def problems(toy: bool) -> list[str]:
     """What is missing or too old, each with its remedy; empty where all is well. ``toy``: no GPU is needed."""
     found = []
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  a bare machine's may be older than what is linted for
         found.append(f"Python: is {sys.version.split()[0]}, must be 3.11 or newer; name another interpreter")
     modules: dict[str, ModuleType] = {}
     for name, least in _LEAST.items():
@@ -27,6 +27,10 @@ def problems(toy: bool) -> list[str]:
         modules[name] = module
         if _numbers(module.__version__) < least:
             found.append(f"{name}: is {module.__version__}, must be {wanted} or newer; pip install '{name}>={wanted}'")
+    if toy and {"triton", "numpy"} <= modules.keys():
+        old, new = modules["triton"].__version__, modules["numpy"].__version__
+        if _numbers(old) < (3, 7) and _numbers(new) >= (2, 4):
+            found.append(f"numpy: {new} breaks the interpreter of triton {old}; pip install 'numpy<2.4' for --toy")
     if not toy and "torch" in modules:
         found.extend(_card(modules["torch"]))
     return found

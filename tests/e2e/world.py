@@ -34,7 +34,7 @@ EOS_TRACER = 99
 DEVICE_ROOM = 3
 CHANGE_HOLDS_S = 5.0
 """A change is in force within a second as a rule and this always."""
-FREE_WITHIN_S = 2.0
+FREE_WITHIN_S = 20.0
 """Bounds the wait for an engine that is to be idle within one step, on a busy machine."""
 
 

@@ -141,8 +141,10 @@ async def test_only_the_owner_watches(with_base: Platform, anna: Client, upload:
     version = await create(anna, upload)
     for name in (upload, version.name, f"{JSON}/uploads/{'0' * 32}", f"{JSON}/versions/9"):
         for who in [other, anna] if name.endswith(("0" * 32, "9")) else [other]:
-            _, _, error = await read(who.watch(name))
-            assert type(error) is errors.ResourceNotFound, name
+            call = who.watch(name)
+            found = await read(call)
+            assert found[:2] == ([], None), name
+            assert type(found[2]) is errors.ResourceNotFound, (name, await call.code(), call)
     for name in ("", JSON, "models/tiny", "x/uploads/y"):
         assert type((await read(anna.watch(name)))[2]) is errors.InvalidRequest, name
 

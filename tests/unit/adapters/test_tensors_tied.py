@@ -54,7 +54,7 @@ TIED_BAD: dict[str, tuple[dict[str, Any], Arrays, str, str]] = {
         {"trainable_token_indices": [3]},
         {f"{EMBED}.{DELTA}": some(1, 16), f"{HEAD}.{DELTA}": some(1, 16) * 2},
         "tensors.twins",
-        "and PEFT reads both",
+        "and one is to stand for both",
     ),
     "tied tokens and a whole head": (
         {"trainable_token_indices": [3], "modules_to_save": ["lm_head"]},
