@@ -38,8 +38,8 @@ async def here() -> AsyncIterator[World]:
 
 
 async def blocking(call: Callable[[], Any]) -> Any:
-    """The blocking client must not share the gateway's loop. It is asked whether it is done: beside grpc's own poller in
-    one process a wake-up from another thread was seen to be lost, once in some hundred calls on a busy machine."""
+    """The blocking client must not share the gateway's loop. It is asked whether it is done: beside grpc's own poller
+    in one process a wake-up from another thread was seen to be lost, once in some hundred calls on a busy machine."""
     with ThreadPoolExecutor(1) as threads:
         done = threads.submit(call)
         async with asyncio.timeout(30):
