@@ -7,6 +7,7 @@ from tests.mutants.guard import Guard
 ADAPTERS = "platform/lorry/engine/gpu/adapters.py"
 TABLES = "platform/lorry/layers/slot_tables.py"
 STORAGE = "tests/unit/engine/gpu/test_storage.py"
+SCHEDULES = "tests/unit/engine/gpu/test_schedules.py"
 FILL = "tests/unit/engine/gpu/test_foreign_fill.py"
 
 GUARDS = (
@@ -58,6 +59,27 @@ GUARDS = (
         "        return self._free.pop()\n",
         "        return self._free[-1]\n",
         (f"{STORAGE}::test_more_than_the_arena_has_is_an_error_with_the_numbers",),
+    ),
+    Guard(
+        "idle_pages_give_their_pages_back",
+        "platform/lorry/engine/plan_runner.py",
+        "        self._release_pages(plan.idle_pages)\n",
+        "",
+        (SCHEDULES,),
+    ),
+    Guard(
+        "idle_chunks_give_their_pages_back",
+        "platform/lorry/engine/plan_runner.py",
+        "        self._adapters.release(plan.idle_chunks)\n",
+        "",
+        (SCHEDULES,),
+    ),
+    Guard(
+        "a_graph_takes_no_values_of_the_host",
+        "platform/lorry/engine/gpu/graphs.py",
+        "        if name in self._FROM_HOST:\n",
+        "        if False:\n",
+        ("tests/unit/engine/gpu/test_graphs.py::test_a_body_that_takes_the_hosts_values_is_refused",),
     ),
     Guard(
         "a_fill_that_was_not_planned_answers_nothing",

@@ -17,7 +17,8 @@ from tests.support.zoo import Kind, Truth, load_base, make
 WITHIN = 1e-4
 """Of a logit, in float32. The largest difference that was seen is 3e-6; the bound that the project states is 1e-3."""
 LARGE = 1e-5
-"""Of an adapter's largest logit, where a drawn scale makes logits of hundreds: some 80 units in the last place; 3.9e-6 was seen."""
+"""Of an adapter's largest logit, where a drawn scale makes logits of hundreds: 80 units in the last place. 3.9e-6 was
+seen."""
 MOVED = 0.05
 """How far from the base's an adapter's logits must be somewhere: below that a test would show nothing."""
 IDS = (1, 72, 300, 5, 33, 200, 7, 111, 2, 5, 250, 300, 64, 1, 9)

@@ -65,7 +65,7 @@ def _turned(
     return lower * cos - upper * sin, upper * cos + lower * sin
 
 
-@triton.jit(do_not_specialize=["slots", "places", "positions"])
+@triton.jit(do_not_specialize=["slots", "places", "positions", "position_ptr", "slot_ptr"])
 def _rotary_kernel(
     q_ptr: tl.tensor, q_row: tl.tensor, q_head: tl.tensor, k_ptr: tl.tensor, k_row: tl.tensor, k_head: tl.tensor,
     v_ptr: tl.tensor, v_row: tl.tensor, v_head: tl.tensor, position_ptr: tl.tensor, cos_ptr: tl.tensor,

@@ -101,7 +101,11 @@ def device_of(name: str) -> torch.device:
         raise InvalidRequest.field("device", f"{name!r} is not served; use cpu or cuda")
     if not torch.cuda.is_available():
         raise InvalidRequest.field("device", f"{name!r}: this machine or this build of torch has no GPU; use cpu")
-    return torch.device(name)
+    number = name.removeprefix("cuda").removeprefix(":") or "0"
+    count = torch.cuda.device_count()
+    if not number.isdecimal() or int(number) >= count:
+        raise InvalidRequest.field("device", f"{name!r} is not one of cuda:0 to cuda:{count - 1}")
+    return torch.device("cuda", int(number))  # with its number, as tensors have it
 
 
 __all__ = ["BuiltEngine", "build", "device_of"]

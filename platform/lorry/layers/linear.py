@@ -28,7 +28,7 @@ class LinearMethod(Protocol):
 
 
 class PlainLinear:
-    """weight ``[N, K]`` float32 or bfloat16, bias float32 ``[N]`` or None."""
+    """weight ``[N, K]`` float32 or a 16-bit type, bias float32 ``[N]`` or None."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._weight = weight
@@ -37,7 +37,10 @@ class PlainLinear:
     def product(self, x: Tensor) -> Tensor:
         if self._weight.dtype == torch.float32:
             return F.linear(x, self._weight)
-        return F.linear(x.to(self._weight.dtype), self._weight).float()
+        narrow = x.to(self._weight.dtype)
+        if self._weight.is_cuda:  # its sums are float32, and are not rounded on their way out
+            return torch.mm(narrow, self._weight.t(), out_dtype=torch.float32)
+        return F.linear(narrow, self._weight).float()
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._weight.dtype == torch.float32:

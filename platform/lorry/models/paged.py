@@ -21,6 +21,7 @@ from lorry.layers.page_arena import PageArena
 from lorry.layers.sites import SITE_SLICES, Site, module_name
 from lorry.layers.slot_tables import SlotTables
 from lorry.layers.spec import EMBEDDING, FINAL_NORM, HEAD, DecoderSpec
+from lorry.models.fused import joined
 from lorry.models.rope import rotary_frequencies
 from lorry.models.site_lora import SiteLora, Workspaces
 from lorry_kernels.cpu import rotary_tables
@@ -133,7 +134,7 @@ class PagedDecoder:
         self._tables = tables
         self._device, self._dtype = arena.elements.device, arena.elements.dtype
         self._embedding = tensors[EMBEDDING]
-        self._head = tensors[HEAD]
+        self._head = PlainLinear(tensors[HEAD])
         self._final_norm = tensors[FINAL_NORM]
         self._layers = [self._layer(tensors, layer) for layer in range(spec.layers)]
         self._lora = {site: SiteLora(spec, site, blocks, self._dtype, self._device) for site in Site}
@@ -146,12 +147,12 @@ class PagedDecoder:
     def _layer(self, tensors: Mapping[str, Tensor], layer: int) -> _Layer:
         spec = self.spec
 
-        def fused(site: Site) -> _Linear:
+        def linear(site: Site) -> _Linear:
             names = [module_name(layer, name) for name in SITE_SLICES[site]]
             weights = [tensors[f"{name}.weight"] for name in names]
             biased = spec.has_bias(SITE_SLICES[site][0])
             bias = torch.cat([tensors[f"{name}.bias"] for name in names]) if biased else None
-            return _Linear(torch.cat(weights) if len(weights) > 1 else weights[0], bias)
+            return _Linear(joined(weights), bias)
 
         prefix = f"model.layers.{layer}"
         norms = None
@@ -161,7 +162,7 @@ class PagedDecoder:
             prefix,
             tensors[f"{prefix}.input_layernorm.weight"],
             tensors[f"{prefix}.post_attention_layernorm.weight"],
-            {site: fused(site) for site in Site},
+            {site: linear(site) for site in Site},
             norms,
             spec.window(layer),
         )
@@ -191,21 +192,23 @@ class PagedDecoder:
         return residual if added is None else residual.add_(added)
 
     def logits(self, hidden: Tensor, slot: Tensor | None, own: Sequence[ExtraRows] = ()) -> Tensor:
-        """Rows of ``hidden`` -> ``[R, V]``, with ``slot`` int32 ``[R]`` of each; float32 where ``own`` heads are among
-        them. All have one V."""
+        """Rows of ``hidden`` -> float32 ``[R, V]``, with ``slot`` int32 ``[R]`` of each. All have one V.
+
+        Not rounded to the weights' type: in bfloat16 the likeliest ids often tie, and logprobs are off by some 0.1.
+        """
         x = rms_norm(hidden, self._final_norm, self.spec.rms_norm_eps, own=self._own_norm(FINAL_NORM, slot))
         heads = [part for part in own if part.extras.head is not None]
         if not heads:
-            return F.linear(x, self._head)
-        base, wide = PlainLinear(self._head), x.float()
+            return self._head.product(x)
+        wide = x.float()
         parts = {
-            part.begin: adapted_logits(wide[part.begin : part.end], part.extras.head, base)
+            part.begin: adapted_logits(wide[part.begin : part.end], part.extras.head, self._head)
             for part in heads
             if part.extras.head is not None
         }
         if sum(len(part) for part in parts.values()) == len(x):
             return torch.cat([parts[begin] for begin in sorted(parts)])
-        found = base(wide)
+        found = self._head.product(wide)
         for begin, part in parts.items():
             found[begin : begin + len(part)] = part
         return found

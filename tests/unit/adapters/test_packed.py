@@ -169,6 +169,22 @@ def test_what_damages_a_page_changes_its_sum(base: Path, made: Mapping[str, tupl
     assert tuple(word_sums(packed.pages).tolist()) != packed.page_sums
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_host_memory_is_counted_as_it_is_taken(
+    base: Path, made: Mapping[str, tuple[Path, AdapterPlan]], pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch takes pinned memory in powers of two, up to twice what was asked for."""
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *shape, pin_memory=False, **more: zeros(*shape, **more))
+    folder, plan = made["rank 256"]
+    spec = read_spec(base)
+    layout = replace(layout_of(spec), pinned=pinned)
+    image = build_packed(folder, plan, spec, layout, DIGEST, BaseTensors(base, spec, torch.float32))
+    least = image.pages.nbytes
+    assert image.nbytes == (1 << (least - 1).bit_length() if pinned else least)
+    assert image.nbytes >= least
+
+
 def test_a_rank_without_columns_is_refused(base: Path, made: Mapping[str, tuple[Path, AdapterPlan]]) -> None:
     spec = read_spec(base)
     with pytest.raises(AdapterLoadFailed, match="rank 256, over 16"):

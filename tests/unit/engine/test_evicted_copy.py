@@ -12,6 +12,7 @@ from lorry.adapters.plan import TextPlan
 from lorry.adapters.store import DirectoryStore
 from lorry.config import StoreConfig, TierConfig
 from lorry.engine.build import build
+from lorry.engine.parts import EngineParts
 from lorry.engine.texts import LoadedTexts
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
@@ -50,6 +51,7 @@ async def test_it_answers_after_the_host_tier_gave_its_copy_to_another(tmp_path:
         tiers=TierConfig(tmp_path / "cache", host_bytes=size * 3 // 2),
     )
     built = await asyncio.to_thread(build, config)
+    assert isinstance(built.parts, EngineParts)
     engine = built.open()
     try:
         (first, own), (other, others_own) = one

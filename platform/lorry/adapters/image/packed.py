@@ -47,7 +47,7 @@ class PageLayout:
 class PackedImage:
     """Read-only by contract. ``page_of`` int32 and ``byte_of`` int64 ``[row.offsets]``: where the piece of a column
     begins, -1 where the adapter has none; ``unit`` int64, the bytes of an element there. ``extras``: whole embeddings
-    and heads, None without. ``page_sums`` int64: ``word_sums`` of each page."""
+    and heads, None without. ``page_sums`` int64: ``word_sums`` of each page. ``nbytes``: of host memory."""
 
     digest: AdapterDigest
     rank: int
@@ -165,7 +165,7 @@ class _Packing:
             page_sums=tuple(word_sums(pages).tolist()),
             checksum=checksum(pages, whole),
             extra_bytes=extra_bytes,
-            nbytes=extra_bytes + pages.nbytes,
+            nbytes=extra_bytes + _taken(pages.nbytes, layout.pinned),
         )
 
     def _low_rank(self) -> Iterator[_Piece]:
@@ -229,6 +229,11 @@ class _Packing:
                     yield _vector(columns.in_gain + index, gain)
         for name, weight in extras.norms.items():
             yield _vector(row.norms[name], weight)
+
+
+def _taken(nbytes: int, pinned: bool) -> int:
+    """Bytes of host memory: torch takes pinned memory in powers of two."""
+    return 1 << (nbytes - 1).bit_length() if pinned and nbytes else nbytes
 
 
 def _vector(column: int, values: Tensor) -> _Piece:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lorry.adapters.image.extras import extra_sums
-from lorry.adapters.image.packed import PackedImage, word_sums
+from lorry.adapters.image.packed import PackedImage
 from lorry.engine.gpu.copies import Copies, copying
 from lorry.engine.gpu.pages import PageMap
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
@@ -69,6 +69,7 @@ class DeviceAdapters:
         self._sites = spec.lora_sites()
         self._row = row
         self._arena = arena
+        self._words = arena.view(torch.int64)
         self._dtype = dtype
         self._pages = pages
         self._copies = copies
@@ -102,7 +103,7 @@ class DeviceAdapters:
             for page, source in zip(places, image.pages, strict=True):
                 self._copies.copy(self._arena[int(page)], source)
             if image.extras is not None:
-                extras = _on_device(image.extras, self._arena.device)
+                extras = _on_device(image.extras, self._arena.device, load.digest)
         offsets = image.offsets(places)
         entry = DeviceSlot(
             load.generation,
@@ -141,6 +142,8 @@ class DeviceAdapters:
         """Gives the pages behind chunks that no slot has back. Raises SlotIntegrity, nothing given back, where a slot
         has one of them."""
         given = list(chunks)
+        if not given:
+            return
         held = {chunk: slot for slot, entry in self._slots.items() for chunk in entry.chunks}
         for chunk in given:
             if chunk in held:
@@ -188,16 +191,23 @@ class DeviceAdapters:
             raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
 
     def _intact(self, entry: DeviceSlot) -> bool:
-        found = [word_sums(self._arena.index_select(0, part)) for part in torch.split(entry.pages, _PAGES_AT_ONCE)]
+        found = [self._words.index_select(0, part).sum(1) for part in torch.split(entry.pages, _PAGES_AT_ONCE)]
         sums = tuple(torch.cat(found).tolist()) if entry.sums else ()
         return sums == entry.sums and extra_sums(entry.extras) == entry.extra_sums
 
 
-def _on_device(extras: AdapterExtras, device: torch.device) -> AdapterExtras:
-    """Copies; a tensor that embedding and head share stays one."""
+def _on_device(extras: AdapterExtras, device: torch.device, digest: AdapterDigest) -> AdapterExtras:
+    """Copies; a tensor that embedding and head share stays one. Raises AdapterLoadFailed where the device has no room
+    in one piece, though the budget has the bytes: no other request need end for it."""
     if device.type == "cpu":
         return extras
-    return extras.map(lambda tensor: tensor.to(device))
+    try:
+        return extras.map(lambda tensor: tensor.to(device))
+    except torch.OutOfMemoryError as error:
+        raise AdapterLoadFailed(
+            f"adapter {digest}: the device has no {extras.nbytes} bytes for its embedding and head; lower "
+            "extras_fraction"
+        ) from error
 
 
 __all__ = ["DeviceAdapters", "DeviceSlot"]

@@ -6,6 +6,7 @@ took beside the arena: activations, graphs, the workspaces of libraries. The ide
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -95,6 +96,7 @@ def profile(
         return build_paged(spec, tensors, trial, layout, limits, device, *none).runner
 
     _largest_steps(build, limits, pages, memory.page_tokens)
+    gc.collect()  # whatever of it lies in a cycle
     arena = (pages + 1) * layout.page_bytes
     activations = max(0, meter.most() - arena)
     budget = int((free * SHARE - activations) / (1 + memory.extras_fraction)) // layout.page_bytes * layout.page_bytes

@@ -35,22 +35,25 @@ class Graphs(Protocol):
 
 
 class CudaGraphs:
-    """All graphs of an engine share one pool of memory: they never run at the same time."""
+    """All graphs of an engine share one pool of memory: they never run at the same time. One stream warms up and
+    captures all of them, since libraries keep a workspace for each stream that they ever saw."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch types its members only
 
     def capture(self, body: Body) -> Graph:
-        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch types its members only
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 body()
-        torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Of this thread alone: others may take pinned memory for adapters meanwhile, which a global capture forbids.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             outputs = body()
+        current.wait_stream(self._stream)
         return _CudaGraph(graph, outputs)
 
 
@@ -87,11 +90,13 @@ class _StandIn:
 
 
 class NoHostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # the same
-    """Raises InternalError where a body asks a tensor for a value, or for a shape that depends on values."""
+    """Raises InternalError where a body asks a tensor for a value, or for a shape that depends on values; or makes a
+    tensor of a host's values, which a graph would copy from memory that is another's by then."""
 
-    _FORBIDDEN = frozenset(
+    _READS = frozenset(
         ("_local_scalar_dense", "nonzero", "item", "is_nonzero", "masked_select", "unique_dim", "_unique2")
     )
+    _FROM_HOST = frozenset(("lift_fresh", "_pin_memory"))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -100,7 +105,9 @@ class NoHostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # the sa
         masked = name in ("index", "index_put_") and any(
             isinstance(one, Tensor) and one.dtype == torch.bool for one in args[1] or ()
         )
-        if name in self._FORBIDDEN or masked:
+        if name in self._FROM_HOST:
+            raise InternalError(f"aten::{name} makes a tensor of the host's values, which a captured graph cannot do")
+        if name in self._READS or masked:
             raise InternalError(f"aten::{name} reads a value on the host, which a captured graph cannot do")
         return func(*args, **(kwargs or {}))
 

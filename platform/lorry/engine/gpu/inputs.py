@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lorry.engine.gpu.block_tables import upload
 from lorry.layers.spec import DecoderSpec
 from lorry.models.paged import DecodeRows, PrefillRows
+from lorry_kernels.ops.attention_shape import SPLIT_TOKENS
 from lorry_kernels.ops.decode_plan import DecodePlan
 from lorry_kernels.ops.paged_decode import DecodeWorkspace
 from lorry_kernels.ops.prefill_plan import PrefillPlan
@@ -44,11 +46,18 @@ def padding(nobody: int) -> tuple[int, ...]:
     return (0, 0, -1, -1, 0, nobody, 0)
 
 
+def decode_workspace(shape: DeviceShape, rows: int) -> DecodeWorkspace:
+    """For decode steps of up to so many rows, one after the other: of long contexts it is gigabytes, so all share."""
+    splits = -(-shape.max_pages * shape.page_tokens // SPLIT_TOKENS)
+    capacity = rows * splits if splits > 1 else 1  # a row of one split is not merged
+    return DecodeWorkspace.allocate(capacity, shape.heads, shape.head_dim, device=shape.device)
+
+
 class DecodeInputs:
     """Of ``rows`` decode rows. ``packed`` is filled for each step, everything else is made of it on the device."""
 
-    def __init__(self, shape: DeviceShape, rows: int, lora: bool, workspace: DecodeWorkspace | None = None) -> None:
-        """``workspace``: shared with other inputs, for at least as many splits."""
+    def __init__(self, shape: DeviceShape, rows: int, lora: bool, workspace: DecodeWorkspace) -> None:
+        """``workspace``: shared with other inputs; for as many rows, or more."""
         device = shape.device
         self.packed = torch.zeros(7, rows, dtype=torch.int64, device=device)
         self.slot = torch.full((rows,), -1, dtype=torch.int32, device=device)
@@ -58,8 +67,7 @@ class DecodeInputs:
             window: DecodePlan.allocate(rows, shape.max_pages, shape.page_tokens, device=device, window=window)
             for window in shape.windows
         }
-        most = max(plan.capacity for plan in self._plans.values())
-        self._workspace = workspace or DecodeWorkspace.allocate(most, shape.heads, shape.head_dim, device=device)
+        self._workspace = workspace
         self._routing = Routing.allocate("decode", rows, shape.slots, device) if lora else None
 
     def prepare(self, tables: Tensor, generation: Tensor) -> DecodeRows:
@@ -103,8 +111,7 @@ class PrefillInputs:
         device, tokens = shape.device, packed.shape[1]
         small = torch.tensor([*starts, *lengths, *table_rows], dtype=torch.int64)
         sizes = [len(starts), len(lengths), len(table_rows)]
-        on_device = small.to(device, non_blocking=True)
-        begin, length, row = torch.split(on_device, sizes)
+        begin, length, row = torch.split(upload(small, device), sizes)
         plan = PrefillPlan.allocate(tokens, len(lengths), shape.heads, shape.kv_heads, shape.head_dim, device=device)
         plan.fill(begin.to(torch.int32), length.to(torch.int32))
         routing = None
@@ -125,5 +132,6 @@ __all__ = [
     "DecodeInputs",
     "DeviceShape",
     "PrefillInputs",
+    "decode_workspace",
     "padding",
 ]

@@ -22,6 +22,7 @@ from lorry.engine.gpu.build import PagedParts, build_paged, page_layout, paged_l
 from lorry.engine.parts import TextTier, compose, limits_of
 from lorry.ids import AdapterDigest
 from lorry.layers.spec import DecoderSpec
+from lorry.models.fused import fused
 from lorry.models.weights import DTYPES, load_tensors, read_spec
 from lorry.scheduler import Scheduler
 
@@ -52,10 +53,12 @@ def packed_images(
 def build_paged_parts(config: EngineConfig, host: PackedTier, device: torch.device) -> PagedEngineParts:
     """As ``lorry.engine.parts.build_parts``. On a CPU the kernels run in Triton's interpreter: for tests. A budget of 0
     bytes on a GPU is sized by a profiling pass."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # of this thread: Triton launches there
     spec = read_spec(config.base_dir)
     limits, dtype, memory = limits_of(config, spec), DTYPES[config.dtype], config.memory
     layout = page_layout(spec, memory, dtype, device)
-    tensors = {name: tensor.to(device) for name, tensor in load_tensors(config.base_dir, spec, dtype).items()}
+    tensors = fused(spec, load_tensors(config.base_dir, spec, dtype), device)
     if not memory.budget_bytes and device.type == "cuda":
         found = profile(spec, tensors, memory, layout, limits, device, CudaMeter(device))
         log.info("%s", found)

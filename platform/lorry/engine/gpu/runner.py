@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -14,10 +15,10 @@ from lorry.engine.gpu.adapters import DeviceAdapters, DeviceSlot
 from lorry.engine.gpu.block_tables import BlockTableMirror, packed, upload
 from lorry.engine.gpu.buckets import bucket_of
 from lorry.engine.gpu.graphs import Graph, Graphs
-from lorry.engine.gpu.inputs import IDS, PLACE, POSITIONS, DecodeInputs, DeviceShape, PrefillInputs
+from lorry.engine.gpu.inputs import IDS, PLACE, POSITIONS, DecodeInputs, DeviceShape, PrefillInputs, decode_workspace
 from lorry.engine.gpu.inputs import padding as padding_row
 from lorry.engine.gpu.pages import PageMap
-from lorry.engine.gpu.sampler import Draws, draw_on_device
+from lorry.engine.gpu.sampler import Draws, draw_on_device, warm_draws
 from lorry.engine.plan_runner import PlanRunner, Results
 from lorry.engine.sampler import Drawn, score_prompt
 from lorry.errors import NonFiniteLogits, SlotIntegrity
@@ -66,7 +67,10 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         self._graphs = graphs
         self._buckets = tuple(buckets)
         self._captured: dict[tuple[int, bool], _Captured] = {}
-        self._workspaces: Workspaces = device.decoder.workspaces(device.tables.nobody, max_tokens)
+        rows = self._buckets[-1] if self._buckets else device.tables.nobody
+        self._workspaces: Workspaces = device.decoder.workspaces(rows, max_tokens)
+        self._splits = decode_workspace(device.shape, rows)
+        self._logits: Tensor | None = None
 
     def _forget(self, sequences: Sequence[SequenceId]) -> None:
         self._device.tables.drop(sequences)
@@ -76,10 +80,24 @@ class PagedRunner(PlanRunner[DeviceSlot]):
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Every bucket, with adapters and without: part of warming up. Largest first, so that they share its memory."""
+        """Every bucket, with adapters and without, and what eager steps launch: part of warming up, on the thread that
+        will run the steps. Largest first, so that the others share its memory."""
+        device = self._device.shape.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # of this thread: Triton launches there
         for rows in reversed(self._buckets):
             for lora in (False, True):
                 self._capture(rows, lora)
+        self._warm_eager()
+
+    def _warm_eager(self) -> None:
+        """A mixed step with adapters, of rows that nobody reads, and every way to draw: kernels are compiled here, not
+        while requests wait."""
+        nobody = self._device.tables.nobody
+        inputs = upload(packed([padding_row(nobody)] * 3).t().contiguous(), self._device.shape.device)
+        batch = self._batch(inputs, 1, [(2, 2, nobody)], lora=True)
+        hidden = self._decoder.hidden(batch, self._workspaces)
+        warm_draws(self._decoder.logits(hidden, batch.slot))
 
     def _capture(self, rows: int, lora: bool) -> _Captured | None:
         if self._graphs is None:
@@ -87,19 +105,25 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         key = (rows, lora)
         found = self._captured.get(key)
         if found is None:
-            inputs = DecodeInputs(self._device.shape, rows, lora)
+            if self._logits is None:
+                size, device = (self._buckets[-1], self._vocabulary), self._device.shape.device
+                self._logits = torch.empty(size, dtype=torch.float32, device=device)
+            inputs = DecodeInputs(self._device.shape, rows, lora, self._splits)
             nobody = padding_row(self._device.tables.nobody)
             inputs.packed.copy_(packed([nobody] * rows).t())
             found = self._captured[key] = _Captured(inputs, self._graphs.capture(lambda: self._decode(inputs)))
         return found
 
     def _decode(self, inputs: DecodeInputs) -> tuple[Tensor, ...]:
-        """Logits ``[rows, V]`` and faults of decode rows, from static buffers alone."""
+        """Logits ``[rows, V]`` and faults of decode rows, from static buffers alone. All graphs answer in one buffer:
+        a hundred of them with one each would keep gigabytes."""
+        assert self._logits is not None
         decode = inputs.prepare(self._device.tables.table, self._device.adapters.tables.generation)
         slot = None if decode.routing is None else decode.routing.slot
         ids, positions, place = (inputs.packed[row] for row in (IDS, POSITIONS, PLACE))
         batch = PagedBatch(ids, positions, place, slot, decode, None)
-        logits = self._decoder.logits(self._decoder.hidden(batch, self._workspaces), slot)
+        logits = self._logits[: inputs.packed.shape[1]]
+        logits.copy_(self._decoder.logits(self._decoder.hidden(batch, self._workspaces), slot))
         return (logits,) if inputs.fault is None else (logits, inputs.fault)
 
     @torch.inference_mode()
@@ -148,41 +172,45 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         return self._results(steps, draws, fault[0] if fault else None, {})
 
     def _eager(self, steps: list[SequenceStep], rows: list[tuple[int, ...]], lora: bool) -> Results:
+        tables = self._device.tables
+        inputs = upload(packed(rows).t().contiguous(), self._device.shape.device)
+        singles = sum(step.query_len == 1 for step in steps)
+        longer = [
+            (step.query_len, step.start + step.query_len, tables.row(step.sequence, step.block_table))
+            for step in steps[singles:]
+        ]
+        batch = self._batch(inputs, singles, longer, lora, self._own_rows(steps))
+        faults = [part.routing.fault for _, part in batch.parts if part.routing is not None]
+        hidden = self._decoder.hidden(batch, self._workspaces)
+        scores = self._scores(steps, hidden, batch.slot)
+        draws = self._draws(steps, hidden, batch.slot)
+        return self._results(steps, draws, torch.cat(faults) if faults else None, scores)
+
+    def _batch(
+        self,
+        inputs: Tensor,
+        singles: int,
+        longer: Sequence[tuple[int, int, int]],
+        lora: bool,
+        own: tuple[OwnRows, ...] = (),
+    ) -> PagedBatch:
+        """``inputs`` packed, on the device: ``singles`` decode rows, then for each of ``longer`` (query tokens, keys
+        with them, row of the block tables)."""
         shape, generation = self._device.shape, self._device.adapters.tables.generation
         tables = self._device.tables.table
-        inputs = upload(packed(rows).t().contiguous(), shape.device)
-        singles = [step for step in steps if step.query_len == 1]
-        longer = steps[len(singles) :]
         decode = prefill = None
-        slots, faults = [], []
         if singles:
-            own = DecodeInputs(shape, len(singles), lora)
-            own.packed.copy_(inputs[:, : len(singles)])
-            decode = own.prepare(tables, generation)
-            if decode.routing is not None:
-                slots.append(decode.routing.slot)
-                faults.append(decode.routing.fault)
+            made = DecodeInputs(shape, singles, lora, self._splits)
+            made.packed.copy_(inputs[:, :singles])
+            decode = made.prepare(tables, generation)
         if longer:
-            starts = [0]
-            for step in longer:
-                starts.append(starts[-1] + step.query_len)
-            lengths = [step.start + step.query_len for step in longer]
-            table_rows = [self._device.tables.row(step.sequence, step.block_table) for step in longer]
-            part = inputs[:, len(singles) :]
-            prefill = PrefillInputs.of(shape, part, starts, lengths, table_rows, tables, generation, lora).rows
-            if prefill.routing is not None:
-                slots.append(prefill.routing.slot)
-                faults.append(prefill.routing.fault)
-        slot = torch.cat(slots) if slots else None
-        own_rows = self._own_rows(steps)
-        batch = PagedBatch(
-            inputs[IDS].contiguous(), inputs[POSITIONS].contiguous(), inputs[PLACE].contiguous(), slot, decode, prefill,
-            own_rows,
-        )  # fmt: skip
-        hidden = self._decoder.hidden(batch, self._workspaces)
-        scores = self._scores(steps, hidden, slot)
-        draws = self._draws(steps, hidden, slot)
-        return self._results(steps, draws, torch.cat(faults) if faults else None, scores)
+            starts = [0, *accumulate(tokens for tokens, _, _ in longer)]
+            lengths, rows = [keys for _, keys, _ in longer], [row for _, _, row in longer]
+            part = inputs[:, singles:]
+            prefill = PrefillInputs.of(shape, part, starts, lengths, rows, tables, generation, lora).rows
+        slots = [part.routing.slot for part in (decode, prefill) if part is not None and part.routing is not None]
+        ids, positions, place = (inputs[row].contiguous() for row in (IDS, POSITIONS, PLACE))
+        return PagedBatch(ids, positions, place, torch.cat(slots) if slots else None, decode, prefill, own)
 
     def _own_rows(self, steps: Sequence[SequenceStep]) -> tuple[OwnRows, ...]:
         found, begin = [], 0

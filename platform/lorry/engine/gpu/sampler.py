@@ -71,6 +71,16 @@ def _drawn(steps: Sequence[SequenceStep], states: Mapping[SequenceId, SequenceSt
     return result
 
 
+def warm_draws(logits: Tensor) -> None:
+    """Every way to draw from rows like these, once: what it launches is compiled then."""
+    zeros = torch.zeros(logits.shape[0], dtype=torch.int64, device=logits.device)
+    ones = torch.ones(logits.shape[0], dtype=torch.float64, device=logits.device)
+    for filters in (None, SamplingFilters(zeros.to(torch.int32), ones, zeros.to(torch.float64))):
+        sample(logits, SamplingRows(ones, zeros, zeros, zeros, filters))
+    tokens, _ = sample(logits)
+    logprobs(logits, tokens)
+
+
 def _signed(seed: int) -> int:
     """The same 64 bits."""
     return seed - (1 << 64) if seed >= 1 << 63 else seed
@@ -80,4 +90,4 @@ def _ids(rows: Sequence[int], device: torch.device) -> Tensor:
     return upload(torch.tensor(rows, dtype=torch.int64), device)
 
 
-__all__ = ["Draws", "draw_on_device"]
+__all__ = ["Draws", "draw_on_device", "warm_draws"]

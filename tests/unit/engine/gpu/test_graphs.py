@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -53,6 +55,14 @@ def test_a_body_that_reads_on_the_host_is_refused(read: object, later: bool) -> 
     reads[0] = True
     with pytest.raises(InternalError, match="reads a value on the host"):
         graph.run()
+
+
+@pytest.mark.parametrize("make", [lambda: torch.tensor([1.0, 2.0]), lambda: torch.tensor(3)], ids=["list", "number"])
+def test_a_body_that_takes_the_hosts_values_is_refused(make: Callable[[], torch.Tensor]) -> None:
+    """The graph would read the host's memory at each run, long after it was given to others."""
+    static = torch.ones(2)
+    with pytest.raises(InternalError, match="makes a tensor of the host's values"):
+        StandInGraphs().capture(lambda: (static * make(),))
 
 
 @given(st.integers(1, 700), st.data())

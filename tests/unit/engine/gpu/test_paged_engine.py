@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,15 +51,15 @@ def config_of(folder: Path, budget: int = 96) -> EngineConfig:
     return engine_config(folder / "base", memory=memory, scheduler=limits)
 
 
-def paged(config: EngineConfig) -> tuple[PagedEngineParts, FolderHost[object]]:
+def paged(config: EngineConfig) -> tuple[PagedEngineParts, FolderHost[Any]]:
     spec = read_spec(config.base_dir)
     layout = page_layout(spec, config.memory, torch.float32, CPU)
     build = packed_builder(spec, layout, BaseTensors(config.base_dir, spec, torch.float32))
     host = FolderHost(spec, config.base_dir, build)
-    return build_paged_parts(config, host, CPU), host  # type: ignore[return-value]  # of packed images
+    return build_paged_parts(config, host, CPU), host
 
 
-async def answers(engine: EngineClient, host: FolderHost[object], folder: Path) -> list[Answer]:
+async def answers(engine: EngineClient, host: FolderHost[Any], folder: Path) -> list[Answer]:
     """At once, of three adapters where two have room, and the base."""
     refs = [host.add(folder / f"adapter-{number}") for number in range(3)]
     asked = [
@@ -77,7 +78,7 @@ def ids_of(found: Sequence[Answer]) -> list[tuple[int, ...]]:
 async def test_the_same_answers_as_on_a_cpu(folder: Path) -> None:
     config = config_of(folder)
     async with running(config) as cpu:
-        wanted = await answers(cpu.engine, cpu.host, folder)  # type: ignore[arg-type]  # of the CPU's images
+        wanted = await answers(cpu.engine, cpu.host, folder)
     parts, host = paged(config)
     engine = LocalEngine(parts.core, parts.info, host.close)
     try:

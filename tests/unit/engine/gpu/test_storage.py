@@ -276,9 +276,7 @@ def test_loads_and_unloads_in_any_order(made: Made) -> None:
     Loads.made = made
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis does not type it
-        Loads, settings=settings(max_examples=15, stateful_step_count=20, deadline=None)
-    )
+    run_state_machine_as_test(Loads, settings=settings(max_examples=15, stateful_step_count=20, deadline=None))
 
 
 class LateCopies:
