@@ -58,7 +58,15 @@ def one_core() -> Generator[None]:
 def test_scheduling_256_requests_takes_under_a_millisecond(one_core: None) -> None:
     result = measure([16, 64, 256], [0, 1000, 10_000], rounds=5, steps=40)
     keep_result("scheduler", result)
+    full = {
+        (cell["running"], cell["waiting"]): cell["ms_per_step_p50"]
+        for cell in result["cells"]
+        if cell["case"] == "full"
+    }
     for cell in result["cells"]:
         assert cell["of_shortest"] < 1.3, cell
-        if cell["case"] != "churn":  # there eight requests join and eight leave in each step
-            assert cell["ms_per_step_p50"] < (1.25 if cell["case"] == "extras" else 1.0), cell
+        if cell["case"] in ("full", "slots"):
+            assert cell["ms_per_step_p50"] < 1.0, cell
+        elif cell["case"] == "extras":  # hundreds wait for a kind of memory that there is not
+            added = cell["ms_per_step_p50"] - full[cell["running"], cell["waiting"]]
+            assert added < 1.5 * full[256, cell["waiting"]], cell
