@@ -34,11 +34,11 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
     cases: list[tuple[str, Callable[[], None]]] = []
     for dtype in machine.dtypes:
         made = _Fused(machine, dtype, log)
-        cases += [(f"rms_norm {size}", lambda made=made, size=size: made.norm(size)) for size in sizes.hidden]  # type: ignore[misc]
-        cases += [(f"rotary D={h.dim}", lambda made=made, h=h: made.rotary(h)) for h in sizes.decode[:4]]  # type: ignore[misc]
-        cases += [("silu_mul", lambda made=made: made.silu(sizes.wide))]  # type: ignore[misc]
-        cases += [("input_gain", lambda made=made: made.gain(sizes.hidden[0]))]  # type: ignore[misc]
-        cases += [("embedding", lambda made=made: made.embedding(sizes.hidden[0]))]  # type: ignore[misc]
+        cases += [(f"rms_norm {size}", lambda made=made, size=size: made.norm(size)) for size in sizes.hidden]  # type: ignore[misc]  # mypy infers no lambda with defaults
+        cases += [(f"rotary D={h.dim}", lambda made=made, h=h: made.rotary(h)) for h in sizes.decode[:4]]  # type: ignore[misc]  # mypy infers no lambda with defaults
+        cases += [("silu_mul", lambda made=made: made.silu(sizes.wide))]  # type: ignore[misc]  # mypy infers no lambda with defaults
+        cases += [("input_gain", lambda made=made: made.gain(sizes.hidden[0]))]  # type: ignore[misc]  # mypy infers no lambda with defaults
+        cases += [("embedding", lambda made=made: made.embedding(sizes.hidden[0]))]  # type: ignore[misc]  # mypy infers no lambda with defaults
     for name, case in cases:
         with log.trying(name):
             case()

@@ -144,7 +144,7 @@ class Log:
             yield
         except OutOfTime:
             raise
-        except Exception as error:
+        except Exception as error:  # one check that breaks hides no other
             self.check(what, math.inf, f"{type(error).__name__}: {str(error).strip()[:300]}")
             self.say(traceback.format_exc())
 
@@ -156,7 +156,7 @@ class Log:
             self.found.state = "done"
         except OutOfTime as error:
             self.found.state, self.found.problem = "out of time", str(error)
-        except Exception as error:
+        except Exception as error:  # one check that breaks hides no other
             self.found.state, self.found.problem = "error", f"{type(error).__name__}: {str(error).strip()[:300]}"
             self.say(traceback.format_exc())
         self.found.seconds = round(self._clock() - self._begun, 2)

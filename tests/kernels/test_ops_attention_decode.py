@@ -313,6 +313,6 @@ def test_bad_calls_are_refused_by_the_arguments_name() -> None:
 )
 def test_a_plan_of_no_sense_is_refused(name: str, change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=rf"^{name}:"):
-        DecodePlan.allocate(**{"rows": 2, "max_pages": 4, "page_tokens": 16, "device": CPU, **change})  # type: ignore[arg-type]
+        DecodePlan.allocate(**{"rows": 2, "max_pages": 4, "page_tokens": 16, "device": CPU, **change})  # type: ignore[arg-type]  # by name, on purpose
     with pytest.raises(TypeError, match=r"^lengths:"):
         DecodePlan.allocate(2, 4, 16, device=CPU).fill(torch.tensor([1, 2]))

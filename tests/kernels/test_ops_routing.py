@@ -151,5 +151,5 @@ def test_bad_calls(argument: str, value: object, error: type[Exception]) -> None
         "generation": torch.zeros(2, dtype=torch.int64),
     }
     with pytest.raises(error, match=f"^{argument}: "):
-        route(**{**good, argument: value}, routing=made)  # type: ignore[arg-type]
+        route(**{**good, argument: value}, routing=made)  # type: ignore[arg-type]  # by name, on purpose
     assert (made.order == FOREIGN).all(), "was launched"

@@ -228,7 +228,7 @@ def test_neighbours_are_one_step_away() -> None:
         found = list(neighbours(standing))
         assert standing not in found
         assert len(set(found)) == len(found) > 5
-    assert all(config.rows == 16 for config in neighbours(lookup("sm_90", "attention", 128, 0, 0, "decode")))  # type: ignore[union-attr]
+    assert all(config.rows == 16 for config in neighbours(lookup("sm_90", "attention", 128, 0, 0, "decode")))  # type: ignore[union-attr]  # of this op
 
 
 # A refresh.

@@ -161,7 +161,7 @@ def lora_tasks(
                     site.k,
                     None,
                     lookup(arch, "shrink", site.k, 0, ranks, phase),
-                    lambda data=data: _LoraTrial(data, "shrink"),  # type: ignore[misc]
+                    lambda data=data: _LoraTrial(data, "shrink"),  # type: ignore[misc]  # mypy infers no lambda with defaults
                 )
                 yield Task(
                     "expand",
@@ -170,7 +170,7 @@ def lora_tasks(
                     None,
                     narrowest,
                     lookup(arch, "expand", 0, narrowest, blocks * RANKS, phase),
-                    lambda data=data: _LoraTrial(data, "expand"),  # type: ignore[misc]
+                    lambda data=data: _LoraTrial(data, "expand"),  # type: ignore[misc]  # mypy infers no lambda with defaults
                 )
 
 

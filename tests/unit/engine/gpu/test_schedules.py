@@ -138,7 +138,7 @@ async def test_the_same_answers_whatever_comes_between(folder: Path) -> None:
         wanted = told(await answers(cpu.engine, cpu.host, folder))
     parts, host = paged(config)
     seen: list[StepPlan] = []
-    parts.scheduler.plan = trouble(parts, seen)  # type: ignore[method-assign]
+    parts.scheduler.plan = trouble(parts, seen)  # type: ignore[method-assign]  # the test stands in between
     parts.core._warm_up = lambda: None  # graphs are captured when they are first met
     engine = LocalEngine(parts.core, parts.info, host.close)
     try:
