@@ -22,7 +22,7 @@ TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 GENERATION = "generation_config.json"
-LIMITS: Mapping[str, int] = {TOKENIZER: 64 << 20, CONFIG: 8 << 20, TEMPLATE: 128 << 10, GENERATION: 256 << 10}
+LIMITS: Mapping[str, int] = {TOKENIZER: 64 << 20, CONFIG: 2 << 20, TEMPLATE: 128 << 10, GENERATION: 256 << 10}
 """Most bytes of each file that a version may bring. All of them together are a version's text files."""
 
 
