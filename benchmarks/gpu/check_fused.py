@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,11 +35,11 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
     cases: list[tuple[str, Callable[[], None]]] = []
     for dtype in machine.dtypes:
         made = _Fused(machine, dtype, log)
-        cases += [(f"rms_norm {size}", lambda made=made, size=size: made.norm(size)) for size in sizes.hidden]  # type: ignore[misc]  # mypy infers no lambda with defaults
-        cases += [(f"rotary D={h.dim}", lambda made=made, h=h: made.rotary(h)) for h in sizes.decode[:4]]  # type: ignore[misc]  # mypy infers no lambda with defaults
-        cases += [("silu_mul", lambda made=made: made.silu(sizes.wide))]  # type: ignore[misc]  # mypy infers no lambda with defaults
-        cases += [("input_gain", lambda made=made: made.gain(sizes.hidden[0]))]  # type: ignore[misc]  # mypy infers no lambda with defaults
-        cases += [("embedding", lambda made=made: made.embedding(sizes.hidden[0]))]  # type: ignore[misc]  # mypy infers no lambda with defaults
+        cases += [(f"rms_norm {size}", partial(made.norm, size)) for size in sizes.hidden]
+        cases += [(f"rotary D={heads.dim}", partial(made.rotary, heads)) for heads in sizes.decode[:4]]
+        cases += [("silu_mul", partial(made.silu, sizes.wide))]
+        cases += [("input_gain", partial(made.gain, sizes.hidden[0]))]
+        cases += [("embedding", partial(made.embedding, sizes.hidden[0]))]
     for name, case in cases:
         with log.trying(name):
             case()

@@ -75,6 +75,7 @@ class ImageMaker:
             scales=scales,
             extras=None,
             page_sums=tuple(word_sums(pages).tolist()),
+            extra_sums=(),
             checksum="",
             extra_bytes=0,
             nbytes=pages.nbytes,

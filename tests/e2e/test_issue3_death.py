@@ -282,4 +282,4 @@ async def test_the_state_stays_small_and_silent_under_a_crowd(mortal: Lab) -> No
     for call in calls:
         call.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
-    await mortal.world.idle()
+    await mortal.world.idle(within_s=20.0)  # hundreds of calls end one after another in the client first

@@ -34,7 +34,7 @@ EOS_TRACER = 99
 DEVICE_ROOM = 3
 CHANGE_HOLDS_S = 5.0
 """A change is in force within a second as a rule and this always."""
-FREE_WITHIN_S = 20.0
+FREE_WITHIN_S = 2.0
 """Bounds the wait for an engine that is to be idle within one step, on a busy machine."""
 
 
@@ -191,13 +191,15 @@ class World:
     async def state(self) -> dict[str, Any]:
         return await self.platform.engine.client.state()
 
-    async def idle(self) -> None:
+    async def idle(self, within_s: float = FREE_WITHIN_S) -> None:
         """No sequence, page, promise, pin or hold is left in the engine."""
-        await self.engine_shows(lambda state: not held_by(state))
+        await self.engine_shows(lambda state: not held_by(state), within_s)
 
-    async def engine_shows(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async def engine_shows(
+        self, wanted: Callable[[dict[str, Any]], bool], within_s: float = FREE_WITHIN_S
+    ) -> dict[str, Any]:
         """The first state that is so; fails with the last one that was not."""
-        deadline = asyncio.get_running_loop().time() + FREE_WITHIN_S
+        deadline = asyncio.get_running_loop().time() + within_s
         while not wanted(state := await self.state()):
             assert asyncio.get_running_loop().time() < deadline, state
             await asyncio.sleep(0.01)

@@ -203,9 +203,9 @@ GUARDS = (
     ),
     Guard(
         "the_audit_reads_large_extras_too",
-        ARENA,
-        "        if not self._intact(entry):\n",
-        "        if not self._intact(entry, _SMALL_BYTES):\n",
+        "platform/lorry/engine/slot_table.py",
+        "        if not self._intact(entry, whole=True):\n",
+        "        if not self._intact(entry, whole=False):\n",
         (TEST_EXTRAS,),
     ),
     Guard(

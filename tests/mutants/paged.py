@@ -14,7 +14,7 @@ GUARDS = (
     Guard(
         "damaged_pages_are_not_published",
         ADAPTERS,
-        "        if not self._intact(entry):\n            raise AdapterLoadFailed(",
+        "        if not self._intact(entry, whole=True):\n            raise AdapterLoadFailed(",
         "        if False:\n            raise AdapterLoadFailed(",
         (f"{STORAGE}::test_damaged_bytes_are_never_published_or_kept[host]",),
     ),
@@ -24,6 +24,13 @@ GUARDS = (
         "        return sums == entry.sums and",
         "        return True or",
         (f"{STORAGE}::test_damaged_bytes_are_never_published_or_kept[device]",),
+    ),
+    Guard(
+        "an_image_says_what_its_matrices_add_up_to",
+        ADAPTERS,
+        "            image.extra_sums,\n",
+        "            extra_sums(image.extras),\n",
+        (f"{STORAGE}::test_damaged_embeddings_and_heads_are_never_published_or_kept[before]",),
     ),
     Guard(
         "pages_in_use_are_not_given_back",

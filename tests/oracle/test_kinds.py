@@ -71,6 +71,18 @@ def check_together(world: World, kinds: dict[str, Kind]) -> None:
         assert world.differs(script, world.base_logits()) < WITHIN, "the base's own rows"
 
 
+def check_everything(world: World, kinds: dict[str, Kind]) -> None:
+    """Each alone, all that are wrong named together, and then all in one batch."""
+    failed = dict[str, str]()
+    for name, kind in kinds.items():
+        try:
+            check_alone(world, name, kind)
+        except AssertionError as error:
+            failed[name] = str(error)
+    assert failed == {}
+    check_together(world, kinds)
+
+
 @pytest.mark.parametrize("peft_type", FIELDS)
 def test_every_served_field_has_a_kind(peft_type: PeftType) -> None:
     served = {name for name, rule in FIELDS[peft_type].items() if rule.treatment == "served"}
@@ -101,11 +113,4 @@ def test_all_in_one_batch(world_of: FIND, base: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("base", BASES)
 def test_everything_everywhere(world_of: FIND, base: str) -> None:
-    kinds, failed = everything_on(base), dict[str, str]()
-    for name, kind in kinds.items():
-        try:
-            check_alone(world_of(base), name, kind)
-        except AssertionError as error:
-            failed[name] = str(error)
-    assert failed == {}
-    check_together(world_of(base), kinds)
+    check_everything(world_of(base), everything_on(base))

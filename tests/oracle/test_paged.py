@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.oracle.test_kinds import check_alone, check_together, everything_on
+from tests.oracle.test_kinds import check_alone, check_everything, check_together, everything_on
 from tests.oracle.worlds import BASES, BaseKind, World
 from tests.support.kinds import LAYER_KINDS, VOCABULARY_KINDS
 from tests.support.paged import PagedBench
@@ -62,11 +62,4 @@ def test_in_one_batch(world_of: FIND, base: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("base", ON)
 def test_everything(world_of: FIND, base: str) -> None:
-    kinds, failed = everything_on(base), dict[str, str]()
-    for name, kind in kinds.items():
-        try:
-            check_alone(world_of(base), name, kind)
-        except AssertionError as error:
-            failed[name] = str(error)
-    assert failed == {}
-    check_together(world_of(base), kinds)
+    check_everything(world_of(base), everything_on(base))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -161,7 +161,7 @@ def lora_tasks(
                     site.k,
                     None,
                     lookup(arch, "shrink", site.k, 0, ranks, phase),
-                    lambda data=data: _LoraTrial(data, "shrink"),  # type: ignore[misc]  # mypy infers no lambda with defaults
+                    partial(_LoraTrial, data, "shrink"),
                 )
                 yield Task(
                     "expand",
@@ -170,7 +170,7 @@ def lora_tasks(
                     None,
                     narrowest,
                     lookup(arch, "expand", 0, narrowest, blocks * RANKS, phase),
-                    lambda data=data: _LoraTrial(data, "expand"),  # type: ignore[misc]  # mypy infers no lambda with defaults
+                    partial(_LoraTrial, data, "expand"),
                 )
 
 

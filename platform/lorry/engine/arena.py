@@ -22,8 +22,9 @@ from torch import Tensor
 
 from lorry.adapters.image.build import DeviceImage, row_sums
 from lorry.adapters.image.extras import extra_sums
+from lorry.engine.slot_table import SlotTable
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
-from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
+from lorry.ids import AdapterDigest, ChunkId, Generation
 from lorry.layers.extras import AdapterExtras
 from lorry.layers.memory_map import OS_PAGE, ZeroMap, runs_with_idle_neighbours
 from lorry.layers.sites import SITE_SLICES, Site
@@ -48,11 +49,14 @@ class SlotEntry:
     extra_sums: tuple[int | None, ...] = ()
 
 
-class AdapterArena:
-    """All adapters on the device. One thread (the step loop) owns it."""
+class AdapterArena(SlotTable[SlotEntry]):
+    """All adapters on the device."""
+
+    _place = "arena row"
 
     def __init__(self, spec: DecoderSpec, chunks: int, chunk_rank: int) -> None:
         """Raises InvalidRequest where the system has no address range for ``chunks``."""
+        super().__init__()
         self._spec = spec
         self._chunk_rank = chunk_rank
         self._chunks = chunks
@@ -74,9 +78,6 @@ class AdapterArena:
             for layer in range(spec.layers)
             for site in Site
         }
-        self._slots: dict[SlotId, SlotEntry] = {}
-        self._verified_at: dict[SlotId, int] = {}
-        self._audited = SlotId(-1)
 
     @staticmethod
     def chunk_bytes(spec: DecoderSpec, chunk_rank: int) -> int:
@@ -85,16 +86,6 @@ class AdapterArena:
     @property
     def sites(self) -> Mapping[tuple[int, Site], SiteWeights]:
         return self._sites
-
-    def entry(self, slot: SlotId) -> SlotEntry | None:
-        return self._slots.get(slot)
-
-    def slot_of(self, digest: AdapterDigest) -> SlotId:
-        """Raises SlotIntegrity where no slot holds it."""
-        for slot, entry in self._slots.items():
-            if entry.digest == digest:
-                return slot
-        raise SlotIntegrity(f"no slot holds adapter {digest}")
 
     def load(self, load: SlotLoad, image: DeviceImage, step: int) -> None:
         """Copies the image into its chunks, then publishes the slot. Raises AdapterLoadFailed, nothing
@@ -111,10 +102,8 @@ class AdapterArena:
         sums = self._sums(rows)
         if sums != image.sums or extra_sums(image.extras) != image.extra_sums:
             raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
-        self._slots[load.slot] = SlotEntry(
-            load.generation, load.digest, tuple(rows), sums, image.extras, image.extra_sums
-        )
-        self._verified_at[load.slot] = step
+        entry = SlotEntry(load.generation, load.digest, tuple(rows), sums, image.extras, image.extra_sums)
+        self._publish(load.slot, entry, step)
 
     def _copy(self, rows: list[int], image: DeviceImage) -> None:
         every, used = _index(rows), _index(rows[: image.rank])
@@ -127,10 +116,6 @@ class AdapterArena:
             for target, source in zip(self._b[site], part.b, strict=True):
                 if source is not None:
                     target[layer, used] = source
-
-    def unload(self, slot: SlotId) -> None:
-        self._slots.pop(slot, None)
-        self._verified_at.pop(slot, None)
 
     def release(self, chunks: Iterable[ChunkId]) -> None:
         """Gives the memory behind chunks that no slot has back to the system; their rows read as zero from now on.
@@ -154,49 +139,13 @@ class AdapterArena:
                 for at in range(0, zeros.bytes, plane):
                     zeros.zero(at + first * size, at + stop * size, (at + low * size, at + high * size))
 
-    def verify(self, slot: SlotId, step: int) -> None:
-        """Reads the slot's bytes again and compares, once a step at most; of its extras only what is small, since no
-        load can have written into them and a whole embedding takes long. Raises SlotIntegrity and unpublishes the slot
-        where they changed."""
-        entry = self._slots.get(slot)
-        if entry is None:
-            raise SlotIntegrity(f"slot {slot} is empty")
-        if self._verified_at.get(slot) == step:
-            return
-        if not self._intact(entry, _SMALL_BYTES):
-            self.unload(slot)
-            raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
-        self._verified_at[slot] = step
+    def _places(self, entry: SlotEntry) -> Iterable[int]:
+        return entry.rows
 
-    def audit(self) -> None:
-        """As ``check_integrity``, but for the bytes of one slot, another each time: a few milliseconds, so that a
-        request which comes meanwhile hardly waits."""
-        self._check_rows()
-        slots = sorted(self._slots)
-        if slots:
-            self._audited = next((slot for slot in slots if slot > self._audited), slots[0])
-            self._check_bytes(self._audited)
-
-    def check_integrity(self) -> None:
-        """Every slot's bytes, and no row in two slots. Raises SlotIntegrity."""
-        self._check_rows()
-        for slot in self._slots:
-            self._check_bytes(slot)
-
-    def _check_rows(self) -> None:
-        seen: dict[int, SlotId] = {}
-        for slot, entry in list(self._slots.items()):
-            for row in entry.rows:
-                if seen.setdefault(row, slot) != slot:
-                    raise SlotIntegrity(f"arena row {row} belongs to slots {seen[row]} and {slot}")
-
-    def _check_bytes(self, slot: SlotId) -> None:
-        entry = self._slots[slot]
-        if not self._intact(entry):
-            raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
-
-    def _intact(self, entry: SlotEntry, most_bytes: int | None = None) -> bool:
-        """``most_bytes``: larger extras are passed over."""
+    def _intact(self, entry: SlotEntry, whole: bool) -> bool:
+        """Where not ``whole``, of extras only what is small: no load can have written into them, and a whole embedding
+        takes long."""
+        most_bytes = None if whole else _SMALL_BYTES
         if self._sums(entry.rows) != entry.sums:
             return False
         return all(

@@ -69,4 +69,4 @@ def test_scheduling_256_requests_takes_under_a_millisecond(one_core: None) -> No
             assert cell["ms_per_step_p50"] < 1.0, cell
         elif cell["case"] == "extras":  # hundreds wait for a kind of memory that there is not
             added = cell["ms_per_step_p50"] - full[cell["running"], cell["waiting"]]
-            assert added < 1.5 * full[256, cell["waiting"]], cell
+            assert added < 1.25 * full[256, cell["waiting"]], cell

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lorry.adapters.header import HeaderLimits, HeaderRefused
-from lorry.adapters.image.extras import build_extras
+from lorry.adapters.image.extras import build_extras, extra_sums
 from lorry.adapters.image.placing import place
 from lorry.adapters.image.source import BaseWeights, ImageSource, no_base
 from lorry.adapters.plan import AdapterPlan, ModulePlan
@@ -59,6 +59,8 @@ class PackedImage:
     scales: npt.NDArray[np.float32]
     extras: AdapterExtras | None
     page_sums: tuple[int, ...]
+    extra_sums: tuple[int | None, ...]
+    """As ``DeviceImage``'s."""
     checksum: str
     extra_bytes: int
     nbytes: int
@@ -163,6 +165,7 @@ class _Packing:
             scales=self._scales,
             extras=whole,
             page_sums=tuple(word_sums(pages).tolist()),
+            extra_sums=extra_sums(whole),
             checksum=checksum(pages, whole),
             extra_bytes=extra_bytes,
             nbytes=extra_bytes + _taken(pages.nbytes, layout.pinned),

@@ -18,6 +18,7 @@ from lorry.adapters.image.extras import extra_sums
 from lorry.adapters.image.packed import PackedImage
 from lorry.engine.gpu.copies import Copies, copying
 from lorry.engine.gpu.pages import PageMap
+from lorry.engine.slot_table import SlotTable
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
 from lorry.layers.extras import AdapterExtras
@@ -52,8 +53,10 @@ class DeviceSlot:
         return self.extras is not None or bool(self.in_gains)
 
 
-class DeviceAdapters:
-    """All adapters on the device. One thread (the step loop) owns it."""
+class DeviceAdapters(SlotTable[DeviceSlot]):
+    """All adapters on the device."""
+
+    _place = "chunk"
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class DeviceAdapters:
         copies: Copies,
     ) -> None:
         """``arena`` uint8 ``[pages + 1, page_bytes]``: the page behind the last is nobody's."""
+        super().__init__()
         self._sites = spec.lora_sites()
         self._row = row
         self._arena = arena
@@ -74,19 +78,6 @@ class DeviceAdapters:
         self._pages = pages
         self._copies = copies
         self.tables = tables
-        self._slots: dict[SlotId, DeviceSlot] = {}
-        self._verified_at: dict[SlotId, int] = {}
-        self._audited = SlotId(-1)
-
-    def entry(self, slot: SlotId) -> DeviceSlot | None:
-        return self._slots.get(slot)
-
-    def slot_of(self, digest: AdapterDigest) -> SlotId:
-        """Raises SlotIntegrity where no slot holds it."""
-        for slot, entry in self._slots.items():
-            if entry.digest == digest:
-                return slot
-        raise SlotIntegrity(f"no slot holds adapter {digest}")
 
     def load(self, load: SlotLoad, image: PackedImage, step: int) -> None:
         """Copies the image's pages into the chunks' pages, then publishes the slot. Raises AdapterLoadFailed, nothing
@@ -112,15 +103,14 @@ class DeviceAdapters:
             torch.from_numpy(places).to(self._arena.device),
             image.page_sums,
             extras,
-            extra_sums(image.extras),
+            image.extra_sums,
             self._in_gains(offsets),
         )
-        if not self._intact(entry):
+        if not self._intact(entry, whole=True):
             raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
         arena_bytes = self._arena.numel()
         self.tables.publish(load.slot, load.generation, offsets, image.scales, arena_bytes, image.unit)
-        self._slots[load.slot] = entry
-        self._verified_at[load.slot] = step
+        self._publish(load.slot, entry, step)
 
     def _in_gains(self, offsets: npt.NDArray[np.int64]) -> Mapping[tuple[int, Site], tuple[Tensor | None, ...]]:
         vectors = self._arena.view(-1).view(torch.float32)
@@ -134,9 +124,9 @@ class DeviceAdapters:
         return found
 
     def unload(self, slot: SlotId) -> None:
-        if self._slots.pop(slot, None) is not None:
+        if slot in self._slots:
             self.tables.clear(slot)
-        self._verified_at.pop(slot, None)
+        super().unload(slot)
 
     def release(self, chunks: Iterable[ChunkId]) -> None:
         """Gives the pages behind chunks that no slot has back. Raises SlotIntegrity, nothing given back, where a slot
@@ -150,47 +140,15 @@ class DeviceAdapters:
                 raise SlotIntegrity(f"chunk {chunk} was given back and belongs to slot {held[chunk]}")
         self._pages.release_chunks(given)
 
-    def verify(self, slot: SlotId, step: int) -> None:
-        """Reads the slot's bytes again and compares, once a step at most. Raises SlotIntegrity and unpublishes the slot
-        where they changed."""
-        entry = self._slots.get(slot)
-        if entry is None:
-            raise SlotIntegrity(f"slot {slot} is empty")
-        if self._verified_at.get(slot) == step:
-            return
-        if not self._intact(entry):
-            self.unload(slot)
-            raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
-        self._verified_at[slot] = step
+    def _places(self, entry: DeviceSlot) -> Iterable[int]:
+        return entry.chunks
 
-    def audit(self) -> None:
-        """As ``check_integrity``, but for the bytes of one slot, another each time."""
-        self._check_chunks()
-        slots = sorted(self._slots)
-        if slots:
-            self._audited = next((slot for slot in slots if slot > self._audited), slots[0])
-            self._check_bytes(self._audited)
-
-    def check_integrity(self) -> None:
-        """Every slot's bytes, and no chunk in two slots. Raises SlotIntegrity."""
-        self._check_chunks()
-        for slot in self._slots:
-            self._check_bytes(slot)
-
-    def _check_chunks(self) -> None:
+    def _check_places(self) -> None:
         self._pages.check_integrity()
-        seen: dict[ChunkId, SlotId] = {}
-        for slot, entry in self._slots.items():
-            for chunk in entry.chunks:
-                if seen.setdefault(chunk, slot) != slot:
-                    raise SlotIntegrity(f"chunk {chunk} belongs to slots {seen[chunk]} and {slot}")
+        super()._check_places()
 
-    def _check_bytes(self, slot: SlotId) -> None:
-        entry = self._slots[slot]
-        if not self._intact(entry):
-            raise SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
-
-    def _intact(self, entry: DeviceSlot) -> bool:
+    def _intact(self, entry: DeviceSlot, whole: bool) -> bool:
+        """All of it in either case: a device reads gigabytes in a millisecond."""
         found = [self._words.index_select(0, part).sum(1) for part in torch.split(entry.pages, _PAGES_AT_ONCE)]
         sums = tuple(torch.cat(found).tolist()) if entry.sums else ()
         return sums == entry.sums and extra_sums(entry.extras) == entry.extra_sums

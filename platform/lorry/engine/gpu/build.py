@@ -32,7 +32,7 @@ _VECTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class PagedParts:
-    """``ledger`` counts KV pages and adapters' pages as chunks of the same size."""
+    """What of a device is looked at from outside its runner."""
 
     runner: PagedRunner
     adapters: DeviceAdapters
@@ -77,8 +77,9 @@ def build_paged(
 ) -> PagedParts:
     """``tensors`` are the base's, in the layout's type and on the device. The arena has as many pages as the budget has
     bytes for."""
-    pages = PageMap(memory.budget_bytes // layout.page_bytes)
-    arena = PageArena(spec, memory.budget_bytes // layout.page_bytes, memory.page_tokens, layout.dtype, device)
+    count = memory.budget_bytes // layout.page_bytes
+    pages = PageMap(count)
+    arena = PageArena(spec, count, memory.page_tokens, layout.dtype, device)
     tables = SlotTables(layout.row, memory.max_slots, device)
     copies: Copies = StreamCopies(device) if device.type == "cuda" else InlineCopies()
     graphs: Graphs = CudaGraphs(device) if device.type == "cuda" else StandInGraphs()

@@ -8,7 +8,7 @@ anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ WARM_UPS = 2
 """Runs before a capture: libraries allocate their workspaces and kernels are compiled in the first."""
 
 Body = Callable[[], tuple[Tensor, ...]]
-T = TypeVar("T")
 
 
 class Graph(Protocol):

@@ -88,37 +88,29 @@ class DecodeInputs:
         return None if self._routing is None else self._routing.fault
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillInputs:
-    """Of one step: rows of one sequence stand together."""
-
-    rows: PrefillRows
-
-    @classmethod
-    def of(
-        cls,
-        shape: DeviceShape,
-        packed: Tensor,
-        starts: Sequence[int],
-        lengths: Sequence[int],
-        table_rows: Sequence[int],
-        tables: Tensor,
-        generation: Tensor,
-        lora: bool,
-    ) -> PrefillInputs:
-        """``packed`` int64 ``[7, T]`` on the device. Sequence s has the rows ``starts[s] .. starts[s + 1] - 1``,
-        ``lengths[s]`` keys with its new ones, and row ``table_rows[s]`` of the block tables."""
-        device, tokens = shape.device, packed.shape[1]
-        small = torch.tensor([*starts, *lengths, *table_rows], dtype=torch.int64)
-        sizes = [len(starts), len(lengths), len(table_rows)]
-        begin, length, row = torch.split(upload(small, device), sizes)
-        plan = PrefillPlan.allocate(tokens, len(lengths), shape.heads, shape.kv_heads, shape.head_dim, device=device)
-        plan.fill(begin.to(torch.int32), length.to(torch.int32))
-        routing = None
-        if lora:
-            routing = Routing.allocate("prefill", tokens, shape.slots, device)
-            route(packed[SLOT].to(torch.int32), packed[EXPECTED].contiguous(), generation, routing)
-        return cls(PrefillRows(plan, tables.index_select(0, row), routing))
+def prefill_rows(
+    shape: DeviceShape,
+    packed: Tensor,
+    starts: Sequence[int],
+    lengths: Sequence[int],
+    table_rows: Sequence[int],
+    tables: Tensor,
+    generation: Tensor,
+    lora: bool,
+) -> PrefillRows:
+    """``packed`` int64 ``[7, T]`` on the device, rows of one sequence together. Sequence s has the rows ``starts[s] ..
+    starts[s + 1] - 1``, ``lengths[s]`` keys with its new ones, and row ``table_rows[s]`` of the block tables."""
+    device, tokens = shape.device, packed.shape[1]
+    small = torch.tensor([*starts, *lengths, *table_rows], dtype=torch.int64)
+    sizes = [len(starts), len(lengths), len(table_rows)]
+    begin, length, row = torch.split(upload(small, device), sizes)
+    plan = PrefillPlan.allocate(tokens, len(lengths), shape.heads, shape.kv_heads, shape.head_dim, device=device)
+    plan.fill(begin.to(torch.int32), length.to(torch.int32))
+    routing = None
+    if lora:
+        routing = Routing.allocate("prefill", tokens, shape.slots, device)
+        route(packed[SLOT].to(torch.int32), packed[EXPECTED].contiguous(), generation, routing)
+    return PrefillRows(plan, tables.index_select(0, row), routing)
 
 
 __all__ = [
@@ -131,7 +123,7 @@ __all__ = [
     "TABLE_ROW",
     "DecodeInputs",
     "DeviceShape",
-    "PrefillInputs",
     "decode_workspace",
     "padding",
+    "prefill_rows",
 ]

@@ -15,7 +15,16 @@ from lorry.engine.gpu.adapters import DeviceAdapters, DeviceSlot
 from lorry.engine.gpu.block_tables import BlockTableMirror, packed, upload
 from lorry.engine.gpu.buckets import bucket_of
 from lorry.engine.gpu.graphs import Graph, Graphs
-from lorry.engine.gpu.inputs import IDS, PLACE, POSITIONS, DecodeInputs, DeviceShape, PrefillInputs, decode_workspace
+from lorry.engine.gpu.inputs import (
+    IDS,
+    PLACE,
+    POSITIONS,
+    TABLE_ROW,
+    DecodeInputs,
+    DeviceShape,
+    decode_workspace,
+    prefill_rows,
+)
 from lorry.engine.gpu.inputs import padding as padding_row
 from lorry.engine.gpu.pages import PageMap
 from lorry.engine.gpu.sampler import Draws, draw_on_device, warm_draws
@@ -172,12 +181,12 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         return self._results(steps, draws, fault[0] if fault else None, {})
 
     def _eager(self, steps: list[SequenceStep], rows: list[tuple[int, ...]], lora: bool) -> Results:
-        tables = self._device.tables
         inputs = upload(packed(rows).t().contiguous(), self._device.shape.device)
         singles = sum(step.query_len == 1 for step in steps)
+        begins = accumulate((step.query_len for step in steps[singles:]), initial=singles)
         longer = [
-            (step.query_len, step.start + step.query_len, tables.row(step.sequence, step.block_table))
-            for step in steps[singles:]
+            (step.query_len, step.start + step.query_len, rows[begin][TABLE_ROW])
+            for step, begin in zip(steps[singles:], begins, strict=False)  # the last begins nothing
         ]
         batch = self._batch(inputs, singles, longer, lora, self._own_rows(steps))
         faults = [part.routing.fault for _, part in batch.parts if part.routing is not None]
@@ -207,7 +216,7 @@ class PagedRunner(PlanRunner[DeviceSlot]):
             starts = [0, *accumulate(tokens for tokens, _, _ in longer)]
             lengths, rows = [keys for _, keys, _ in longer], [row for _, _, row in longer]
             part = inputs[:, singles:]
-            prefill = PrefillInputs.of(shape, part, starts, lengths, rows, tables, generation, lora).rows
+            prefill = prefill_rows(shape, part, starts, lengths, rows, tables, generation, lora)
         slots = [part.routing.slot for part in (decode, prefill) if part is not None and part.routing is not None]
         ids, positions, place = (inputs[row].contiguous() for row in (IDS, POSITIONS, PLACE))
         return PagedBatch(ids, positions, place, torch.cat(slots) if slots else None, decode, prefill, own)

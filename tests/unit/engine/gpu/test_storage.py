@@ -167,6 +167,29 @@ def test_damaged_bytes_are_never_published_or_kept(made: Made, where: str) -> No
         device.adapters.verify(SlotId(0), 2)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_damaged_embeddings_and_heads_are_never_published_or_kept(made: Made, when: str) -> None:
+    """They lie in no page: what they must add up to was taken when the image was built."""
+    device = Device(made, 60)
+    image = device.images["ia3"]
+    assert image.extras is not None
+    tensor = next(image.extras.tensors())
+    chunks, right = list(range(image.chunk_count)), tensor.clone()
+    try:
+        if when == "before":
+            tensor.view(-1)[0] += 1
+            with pytest.raises(AdapterLoadFailed, match="is damaged"):
+                device.load(0, "ia3", chunks)
+        else:
+            device.load(0, "ia3", chunks)
+            tensor.view(-1)[0] += 1
+            with pytest.raises(SlotIntegrity, match="no longer those of adapter"):
+                device.adapters.verify(SlotId(0), 2)
+    finally:
+        tensor.copy_(right)
+    assert device.empty(0)
+
+
 def test_a_chunk_in_use_is_not_given_back(made: Made) -> None:
     device = Device(made, 60)
     count = device.images["ia3"].chunk_count
