@@ -34,7 +34,7 @@ from lorry.errors import LorryError
 from lorry.gateway.served import NOT_SERVED
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTOS = ("generate", "adapter_admin", "tenant_admin")
+PROTOS = ("generate", "adapter_admin", "tenant_admin", "fleet")
 _API_HEAD = """\
 # The gRPC API
 

@@ -5,6 +5,8 @@ Registering adapters: names, uploads, immutable versions, aliases. Field numbers
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -34,6 +36,10 @@ class _AdapterVersionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_A
     """It failed validation; its report says why. Its number stays used."""
     ADAPTER_VERSION_STATE_QUARANTINED: _AdapterVersionState.ValueType  # 3
     """Withdrawn by an operator or its owner."""
+    ADAPTER_VERSION_STATE_DEPRECATED: _AdapterVersionState.ValueType  # 4
+    """Served to those who name it; the bare name passes it over."""
+    ADAPTER_VERSION_STATE_PURGED: _AdapterVersionState.ValueType  # 5
+    """Its bytes are destroyed."""
 
 class AdapterVersionState(_AdapterVersionState, metaclass=_AdapterVersionStateEnumTypeWrapper):
     """The state of a version."""
@@ -46,6 +52,10 @@ ADAPTER_VERSION_STATE_REJECTED: AdapterVersionState.ValueType  # 2
 """It failed validation; its report says why. Its number stays used."""
 ADAPTER_VERSION_STATE_QUARANTINED: AdapterVersionState.ValueType  # 3
 """Withdrawn by an operator or its owner."""
+ADAPTER_VERSION_STATE_DEPRECATED: AdapterVersionState.ValueType  # 4
+"""Served to those who name it; the bare name passes it over."""
+ADAPTER_VERSION_STATE_PURGED: AdapterVersionState.ValueType  # 5
+"""Its bytes are destroyed."""
 Global___AdapterVersionState: _TypeAlias = AdapterVersionState  # noqa: Y015
 
 @_typing.final
@@ -59,6 +69,10 @@ class Adapter(_message.Message):
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     LAST_VERSION_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    DELETE_TIME_FIELD_NUMBER: _builtins.int
+    PURGE_TIME_FIELD_NUMBER: _builtins.int
+    PURGE_RECEIPT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}`."""
     uid: _builtins.str
@@ -67,9 +81,23 @@ class Adapter(_message.Message):
     """For people."""
     last_version: _builtins.int
     """Number of the newest version, whatever its state; 0 is none."""
+    etag: _builtins.str
+    """Changes with every change of the adapter itself. A request that sends another one is ABORTED."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
+
+    @_builtins.property
+    def delete_time(self) -> _timestamp_pb2.Timestamp:
+        """Absent: it is not deleted."""
+
+    @_builtins.property
+    def purge_time(self) -> _timestamp_pb2.Timestamp:
+        """From when on a deleted adapter is purged by itself."""
+
+    @_builtins.property
+    def purge_receipt(self) -> Global___PurgeReceipt:
+        """Absent: its bytes are there."""
 
     def __init__(
         self,
@@ -79,10 +107,14 @@ class Adapter(_message.Message):
         display_name: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         last_version: _builtins.int = ...,
+        etag: _builtins.str = ...,
+        delete_time: _timestamp_pb2.Timestamp | None = ...,
+        purge_time: _timestamp_pb2.Timestamp | None = ...,
+        purge_receipt: Global___PurgeReceipt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "purge_receipt", b"purge_receipt", "purge_time", b"purge_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "display_name", b"display_name", "last_version", b"last_version", "name", b"name", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "display_name", b"display_name", "etag", b"etag", "last_version", b"last_version", "name", b"name", "purge_receipt", b"purge_receipt", "purge_time", b"purge_time", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -109,6 +141,7 @@ class AdapterVersion(_message.Message):
     TOKENIZER_SHA256_FIELD_NUMBER: _builtins.int
     VOCABULARY_FIELD_NUMBER: _builtins.int
     END_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SOURCE_URI_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}/versions/{n}`; without a number for `validate_only`."""
     version: _builtins.int
@@ -131,6 +164,8 @@ class AdapterVersion(_message.Message):
     """Of the tokenizer and chat template that serve it: the base's, or the version's own where its files change them."""
     vocabulary: _builtins.int
     """Rows of its logits: the base's, or its own where it was trained with more tokens."""
+    source_uri: _builtins.str
+    """The `s3://bucket/prefix` that it was imported from; empty for an upload."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterVersionFile]:
         """By path."""
@@ -165,10 +200,11 @@ class AdapterVersion(_message.Message):
         tokenizer_sha256: _builtins.str = ...,
         vocabulary: _builtins.int = ...,
         end_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        source_uri: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_sha256", b"base_sha256", "checks", b"checks", "create_time", b"create_time", "end_token_ids", b"end_token_ids", "files", b"files", "name", b"name", "rank", b"rank", "sha256", b"sha256", "size_bytes", b"size_bytes", "state", b"state", "state_reason", b"state_reason", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_sha256", b"base_sha256", "checks", b"checks", "create_time", b"create_time", "end_token_ids", b"end_token_ids", "files", b"files", "name", b"name", "rank", b"rank", "sha256", b"sha256", "size_bytes", b"size_bytes", "source_uri", b"source_uri", "state", b"state", "state_reason", b"state_reason", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -277,6 +313,228 @@ class CreateAdapterRequest(_message.Message):
 Global___CreateAdapterRequest: _TypeAlias = CreateAdapterRequest  # noqa: Y015
 
 @_typing.final
+class UpdateAdapterRequest(_message.Message):
+    """Changes an adapter."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def adapter(self) -> Global___Adapter:
+        """`name` says which; the fields of the mask say what; `etag`, where set, must be the current one."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """`display_name`."""
+
+    def __init__(
+        self,
+        *,
+        adapter: Global___Adapter | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateAdapterRequest: _TypeAlias = UpdateAdapterRequest  # noqa: Y015
+
+@_typing.final
+class DeleteAdapterRequest(_message.Message):
+    """Deletes an adapter."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}`."""
+    etag: _builtins.str
+    """If set: the current one, or ABORTED."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteAdapterRequest: _TypeAlias = DeleteAdapterRequest  # noqa: Y015
+
+@_typing.final
+class UndeleteAdapterRequest(_message.Message):
+    """Takes a deletion back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}`."""
+    etag: _builtins.str
+    """If set: the current one, or ABORTED."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndeleteAdapterRequest: _TypeAlias = UndeleteAdapterRequest  # noqa: Y015
+
+@_typing.final
+class PurgeAdapterRequest(_message.Message):
+    """Destroys a deleted adapter's bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}`, deleted."""
+    etag: _builtins.str
+    """If set: the current one, or ABORTED."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeAdapterRequest: _TypeAlias = PurgeAdapterRequest  # noqa: Y015
+
+@_typing.final
+class PurgeReceipt(_message.Message):
+    """What a purge found and destroyed. A purge that could not finish answers UNAVAILABLE, and goes on when it is asked
+    again.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    PURGE_TIME_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    adapter: _builtins.str
+    """`tenants/{t}/adapters/{a}`."""
+    @_builtins.property
+    def purge_time(self) -> _timestamp_pb2.Timestamp:
+        """When everything was gone."""
+
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PurgedVersion]:
+        """Of each version."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___PurgedReplica]:
+        """Of each replica that could hold something."""
+
+    def __init__(
+        self,
+        *,
+        adapter: _builtins.str = ...,
+        purge_time: _timestamp_pb2.Timestamp | None = ...,
+        versions: _abc.Iterable[Global___PurgedVersion] | None = ...,
+        replicas: _abc.Iterable[Global___PurgedReplica] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purge_time", b"purge_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "purge_time", b"purge_time", "replicas", b"replicas", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeReceipt: _TypeAlias = PurgeReceipt  # noqa: Y015
+
+@_typing.final
+class PurgedVersion(_message.Message):
+    """A version's bytes in the object store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """n."""
+    sha256: _builtins.str
+    """Its digest."""
+    files: _builtins.int
+    """Number of its files that are not reachable by this adapter any more."""
+    bytes: _builtins.int
+    """Their bytes."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+        files: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "files", b"files", "sha256", b"sha256", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgedVersion: _TypeAlias = PurgedVersion  # noqa: Y015
+
+@_typing.final
+class PurgedReplica(_message.Message):
+    """What a replica forgot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    HOST_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICE_SLOTS_FIELD_NUMBER: _builtins.int
+    KV_PAGES_FIELD_NUMBER: _builtins.int
+    replica: _builtins.str
+    """Its name."""
+    disk_bytes: _builtins.int
+    """Bytes on its disk."""
+    host_bytes: _builtins.int
+    """Bytes in its host memory."""
+    device_slots: _builtins.int
+    """Slots of its device."""
+    kv_pages: _builtins.int
+    """Prefix-cache pages."""
+    def __init__(
+        self,
+        *,
+        replica: _builtins.str = ...,
+        disk_bytes: _builtins.int = ...,
+        host_bytes: _builtins.int = ...,
+        device_slots: _builtins.int = ...,
+        kv_pages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_slots", b"device_slots", "disk_bytes", b"disk_bytes", "host_bytes", b"host_bytes", "kv_pages", b"kv_pages", "replica", b"replica"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgedReplica: _TypeAlias = PurgedReplica  # noqa: Y015
+
+@_typing.final
 class GetAdapterRequest(_message.Message):
     """Asks for one adapter."""
 
@@ -307,22 +565,26 @@ class ListAdaptersRequest(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SHOW_DELETED_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}`."""
     page_size: _builtins.int
     """At most 1000; default 100."""
     page_token: _builtins.str
     """From the previous answer."""
+    show_deleted: _builtins.bool
+    """Deleted ones too."""
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        show_deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "show_deleted", b"show_deleted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -534,12 +796,13 @@ Global___PutChunkResponse: _TypeAlias = PutChunkResponse  # noqa: Y015
 
 @_typing.final
 class CreateAdapterVersionRequest(_message.Message):
-    """Asks for a version out of an upload."""
+    """Asks for a version out of an upload, or out of a bucket."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PARENT_FIELD_NUMBER: _builtins.int
     UPLOAD_FIELD_NUMBER: _builtins.int
+    S3_URI_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
     EXPECTED_SHA256_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
@@ -548,6 +811,10 @@ class CreateAdapterVersionRequest(_message.Message):
     """`tenants/{t}/adapters/{a}`."""
     upload: _builtins.str
     """An upload of this adapter."""
+    s3_uri: _builtins.str
+    """`s3://bucket/prefix` of the folder that PEFT saved, within Tenant.import_prefixes: each of its files is copied. One
+    outside of them is INVALID_ARGUMENT before anything is asked of the store.
+    """
     base: _builtins.str
     """`models/{base}` that the adapter was trained on."""
     expected_sha256: _builtins.str
@@ -561,16 +828,19 @@ class CreateAdapterVersionRequest(_message.Message):
         *,
         parent: _builtins.str = ...,
         upload: _builtins.str = ...,
+        s3_uri: _builtins.str = ...,
         base: _builtins.str = ...,
         expected_sha256: _builtins.str = ...,
         validate_only: _builtins.bool = ...,
         request_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["s3_uri", b"s3_uri", "source", b"source", "upload", b"upload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expected_sha256", b"expected_sha256", "parent", b"parent", "request_id", b"request_id", "upload", b"upload", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expected_sha256", b"expected_sha256", "parent", b"parent", "request_id", b"request_id", "s3_uri", b"s3_uri", "source", b"source", "upload", b"upload", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["upload", "s3_uri"]  # noqa: Y015
+    _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___CreateAdapterVersionRequest: _TypeAlias = CreateAdapterVersionRequest  # noqa: Y015
 
@@ -742,6 +1012,32 @@ class QuarantineAdapterVersionRequest(_message.Message):
 Global___QuarantineAdapterVersionRequest: _TypeAlias = QuarantineAdapterVersionRequest  # noqa: Y015
 
 @_typing.final
+class DeprecateAdapterVersionRequest(_message.Message):
+    """Passes a version over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}`, READY."""
+    reason: _builtins.str
+    """Why; kept with the version and in the audit log. At most 1000 characters."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeprecateAdapterVersionRequest: _TypeAlias = DeprecateAdapterVersionRequest  # noqa: Y015
+
+@_typing.final
 class SetAliasRequest(_message.Message):
     """Points an alias at a version."""
 
@@ -750,22 +1046,26 @@ class SetAliasRequest(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     ALIAS_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}/adapters/{a}`."""
     alias_id: _builtins.str
     """The part after `@`: 1 to 63 of a-z and 0-9, joined by single `.`, `_` or `-`."""
     version: _builtins.int
-    """A READY version of this adapter."""
+    """A READY or DEPRECATED version of this adapter."""
+    etag: _builtins.str
+    """If set: the current one, or ABORTED. `new`: the alias must not be there."""
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         alias_id: _builtins.str = ...,
         version: _builtins.int = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias_id", b"alias_id", "parent", b"parent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias_id", b"alias_id", "etag", b"etag", "parent", b"parent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -780,23 +1080,433 @@ class Alias(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    CANARY_VERSION_FIELD_NUMBER: _builtins.int
+    CANARY_PERMILLE_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}@{alias}`."""
     version: _builtins.int
-    """What it points at."""
+    """What it points at; what is not the canary's goes there."""
     revision: _builtins.int
-    """Counts its moves, from 1."""
+    """Counts its changes, from 1."""
+    canary_version: _builtins.int
+    """The version that gets a part of the requests; 0 is none."""
+    canary_permille: _builtins.int
+    """That part, in thousandths of the sticky keys: 1 to 999; 0 without a canary."""
+    etag: _builtins.str
+    """Changes with every revision. A request that sends another one is ABORTED."""
+    deleted: _builtins.bool
+    """True in the answer of DeleteAlias and in revisions that it made."""
+    @_builtins.property
+    def update_time(self) -> _timestamp_pb2.Timestamp:
+        """Of its newest revision."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         version: _builtins.int = ...,
         revision: _builtins.int = ...,
+        canary_version: _builtins.int = ...,
+        canary_permille: _builtins.int = ...,
+        etag: _builtins.str = ...,
+        update_time: _timestamp_pb2.Timestamp | None = ...,
+        deleted: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "revision", b"revision", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canary_permille", b"canary_permille", "canary_version", b"canary_version", "deleted", b"deleted", "etag", b"etag", "name", b"name", "revision", b"revision", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Alias: _TypeAlias = Alias  # noqa: Y015
+
+@_typing.final
+class GetAliasRequest(_message.Message):
+    """Asks for one alias."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}@{alias}`."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAliasRequest: _TypeAlias = GetAliasRequest  # noqa: Y015
+
+@_typing.final
+class ListAliasesRequest(_message.Message):
+    """Asks for an adapter's aliases."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """`tenants/{t}/adapters/{a}`."""
+    page_size: _builtins.int
+    """At most 1000; default 100."""
+    page_token: _builtins.str
+    """From the previous answer."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAliasesRequest: _TypeAlias = ListAliasesRequest  # noqa: Y015
+
+@_typing.final
+class ListAliasesResponse(_message.Message):
+    """One page of aliases."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALIASES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def aliases(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alias]:
+        """By name."""
+
+    def __init__(
+        self,
+        *,
+        aliases: _abc.Iterable[Global___Alias] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAliasesResponse: _TypeAlias = ListAliasesResponse  # noqa: Y015
+
+@_typing.final
+class ListAliasRevisionsRequest(_message.Message):
+    """Asks for an alias's past."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}@{alias}`, deleted ones too."""
+    page_size: _builtins.int
+    """At most 1000; default 100."""
+    page_token: _builtins.str
+    """From the previous answer."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAliasRevisionsRequest: _TypeAlias = ListAliasRevisionsRequest  # noqa: Y015
+
+@_typing.final
+class ListAliasRevisionsResponse(_message.Message):
+    """One page of revisions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def revisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alias]:
+        """Newest first, each as the alias was then."""
+
+    def __init__(
+        self,
+        *,
+        revisions: _abc.Iterable[Global___Alias] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "revisions", b"revisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAliasRevisionsResponse: _TypeAlias = ListAliasRevisionsResponse  # noqa: Y015
+
+@_typing.final
+class SetCanaryRequest(_message.Message):
+    """Starts a canary or changes its part."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PERMILLE_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}@{alias}`."""
+    version: _builtins.int
+    """A READY or DEPRECATED version of this adapter, not the one that the alias points at."""
+    permille: _builtins.int
+    """1 to 999 thousandths."""
+    etag: _builtins.str
+    """If set: the current one, or ABORTED."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.int = ...,
+        permille: _builtins.int = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "permille", b"permille", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetCanaryRequest: _TypeAlias = SetCanaryRequest  # noqa: Y015
+
+@_typing.final
+class PromoteCanaryRequest(_message.Message):
+    """Makes the canary the alias's version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}@{alias}`."""
+    etag: _builtins.str
+    """If set: the current one, or ABORTED."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromoteCanaryRequest: _TypeAlias = PromoteCanaryRequest  # noqa: Y015
+
+@_typing.final
+class RollbackAliasRequest(_message.Message):
+    """One step back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}@{alias}`."""
+    etag: _builtins.str
+    """If set: the current one, or ABORTED."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollbackAliasRequest: _TypeAlias = RollbackAliasRequest  # noqa: Y015
+
+@_typing.final
+class DeleteAliasRequest(_message.Message):
+    """Takes an alias away."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}@{alias}`."""
+    etag: _builtins.str
+    """If set: the current one, or ABORTED."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteAliasRequest: _TypeAlias = DeleteAliasRequest  # noqa: Y015
+
+@_typing.final
+class PreloadAdapterVersionRequest(_message.Message):
+    """Brings a version in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}`, READY or DEPRECATED."""
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """Longest wait for it to be in host memory; default 30 s. Afterwards DEADLINE_EXCEEDED; it goes on."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        wait: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreloadAdapterVersionRequest: _TypeAlias = PreloadAdapterVersionRequest  # noqa: Y015
+
+@_typing.final
+class EvictAdapterVersionRequest(_message.Message):
+    """Takes a version out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}`."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictAdapterVersionRequest: _TypeAlias = EvictAdapterVersionRequest  # noqa: Y015
+
+@_typing.final
+class GetResidencyRequest(_message.Message):
+    """Asks where a version is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}`."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetResidencyRequest: _TypeAlias = GetResidencyRequest  # noqa: Y015
+
+@_typing.final
+class Residency(_message.Message):
+    """Where a version's bytes are, as the engines say now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}`."""
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaResidency]:
+        """Of each engine that serves its base."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        replicas: _abc.Iterable[Global___ReplicaResidency] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Residency: _TypeAlias = Residency  # noqa: Y015
+
+@_typing.final
+class ReplicaResidency(_message.Message):
+    """A version on one replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    replica: _builtins.str
+    """Its name."""
+    device: _builtins.bool
+    """On its device."""
+    host: _builtins.bool
+    """In its host memory."""
+    disk: _builtins.bool
+    """On its disk."""
+    running: _builtins.int
+    """Requests of the asking tenant's adapter that run on it now."""
+    def __init__(
+        self,
+        *,
+        replica: _builtins.str = ...,
+        device: _builtins.bool = ...,
+        host: _builtins.bool = ...,
+        disk: _builtins.bool = ...,
+        running: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "disk", b"disk", "host", b"host", "replica", b"replica", "running", b"running"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaResidency: _TypeAlias = ReplicaResidency  # noqa: Y015

@@ -54,6 +54,26 @@ class AdapterAdminServiceStub:
                 request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAdaptersRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAdaptersResponse.FromString,
                 _registered_method=True)
+        self.UpdateAdapter = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/UpdateAdapter',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.UpdateAdapterRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.FromString,
+                _registered_method=True)
+        self.DeleteAdapter = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/DeleteAdapter',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeleteAdapterRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.FromString,
+                _registered_method=True)
+        self.UndeleteAdapter = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/UndeleteAdapter',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.UndeleteAdapterRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.FromString,
+                _registered_method=True)
+        self.PurgeAdapter = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/PurgeAdapter',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PurgeAdapterRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PurgeReceipt.FromString,
+                _registered_method=True)
         self.CreateUpload = channel.unary_unary(
                 '/lorry.api.v1.AdapterAdminService/CreateUpload',
                 request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.CreateUploadRequest.SerializeToString,
@@ -94,10 +114,65 @@ class AdapterAdminServiceStub:
                 request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.QuarantineAdapterVersionRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.AdapterVersion.FromString,
                 _registered_method=True)
+        self.DeprecateAdapterVersion = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/DeprecateAdapterVersion',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeprecateAdapterVersionRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.AdapterVersion.FromString,
+                _registered_method=True)
         self.SetAlias = channel.unary_unary(
                 '/lorry.api.v1.AdapterAdminService/SetAlias',
                 request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.SetAliasRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+                _registered_method=True)
+        self.GetAlias = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/GetAlias',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetAliasRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+                _registered_method=True)
+        self.ListAliases = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/ListAliases',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasesRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasesResponse.FromString,
+                _registered_method=True)
+        self.ListAliasRevisions = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/ListAliasRevisions',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasRevisionsRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasRevisionsResponse.FromString,
+                _registered_method=True)
+        self.SetCanary = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/SetCanary',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.SetCanaryRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+                _registered_method=True)
+        self.PromoteCanary = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/PromoteCanary',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PromoteCanaryRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+                _registered_method=True)
+        self.RollbackAlias = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/RollbackAlias',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.RollbackAliasRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+                _registered_method=True)
+        self.DeleteAlias = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/DeleteAlias',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeleteAliasRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+                _registered_method=True)
+        self.PreloadAdapterVersion = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/PreloadAdapterVersion',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PreloadAdapterVersionRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.FromString,
+                _registered_method=True)
+        self.EvictAdapterVersion = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/EvictAdapterVersion',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.EvictAdapterVersionRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.FromString,
+                _registered_method=True)
+        self.GetResidency = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/GetResidency',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetResidencyRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.FromString,
                 _registered_method=True)
 
 
@@ -125,6 +200,36 @@ class AdapterAdminServiceServicer:
 
     def ListAdapters(self, request, context):
         """A tenant's adapters, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateAdapter(self, request, context):
+        """Changes the fields in the mask: `display_name`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAdapter(self, request, context):
+        """Ends it for everybody from the next snapshot on, as if it were not there; it can be undeleted until its purge_time.
+        Again: no change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndeleteAdapter(self, request, context):
+        """Takes a deletion back. FAILED_PRECONDITION once it was purged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PurgeAdapter(self, request, context):
+        """Destroys the bytes of a deleted adapter wherever they are: object store, disks, hosts, devices, KV. Rows, digests and
+        audit stay, its name is never used again. Bytes that another adapter has too stay for it, which nobody is told.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,8 +294,85 @@ class AdapterAdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeprecateAdapterVersion(self, request, context):
+        """A version that only those get who name it (by number, alias or pin): the bare name passes it over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetAlias(self, request, context):
-        """Points an alias at a READY version, creating it where it is new.
+        """Points an alias at one version, creating it where it is new. A canary that ran is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAlias(self, request, context):
+        """One alias.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAliases(self, request, context):
+        """An adapter's aliases, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAliasRevisions(self, request, context):
+        """An alias's revisions, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetCanary(self, request, context):
+        """Gives a part of an alias's requests to another version, or changes that part.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PromoteCanary(self, request, context):
+        """Makes the canary what the alias points at. FAILED_PRECONDITION without one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollbackAlias(self, request, context):
+        """Without a canary: points the alias at what it pointed at before. With one: ends the canary.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAlias(self, request, context):
+        """Takes an alias away. Its name may be set again and goes on counting revisions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreloadAdapterVersion(self, request, context):
+        """Brings a version into an engine's memory before anybody asks for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EvictAdapterVersion(self, request, context):
+        """Takes an idle version out of an engine's device memory. FAILED_PRECONDITION while requests run on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetResidency(self, request, context):
+        """Where a version's bytes are now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,6 +395,26 @@ def add_AdapterAdminServiceServicer_to_server(servicer, server):
                     servicer.ListAdapters,
                     request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAdaptersRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAdaptersResponse.SerializeToString,
+            ),
+            'UpdateAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateAdapter,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.UpdateAdapterRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.SerializeToString,
+            ),
+            'DeleteAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAdapter,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeleteAdapterRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.SerializeToString,
+            ),
+            'UndeleteAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndeleteAdapter,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.UndeleteAdapterRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.SerializeToString,
+            ),
+            'PurgeAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeAdapter,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PurgeAdapterRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PurgeReceipt.SerializeToString,
             ),
             'CreateUpload': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateUpload,
@@ -254,10 +456,65 @@ def add_AdapterAdminServiceServicer_to_server(servicer, server):
                     request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.QuarantineAdapterVersionRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.AdapterVersion.SerializeToString,
             ),
+            'DeprecateAdapterVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeprecateAdapterVersion,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeprecateAdapterVersionRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.AdapterVersion.SerializeToString,
+            ),
             'SetAlias': grpc.unary_unary_rpc_method_handler(
                     servicer.SetAlias,
                     request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.SetAliasRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.SerializeToString,
+            ),
+            'GetAlias': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAlias,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetAliasRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.SerializeToString,
+            ),
+            'ListAliases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAliases,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasesRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasesResponse.SerializeToString,
+            ),
+            'ListAliasRevisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAliasRevisions,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasRevisionsRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasRevisionsResponse.SerializeToString,
+            ),
+            'SetCanary': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetCanary,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.SetCanaryRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.SerializeToString,
+            ),
+            'PromoteCanary': grpc.unary_unary_rpc_method_handler(
+                    servicer.PromoteCanary,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PromoteCanaryRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.SerializeToString,
+            ),
+            'RollbackAlias': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollbackAlias,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.RollbackAliasRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.SerializeToString,
+            ),
+            'DeleteAlias': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAlias,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeleteAliasRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.SerializeToString,
+            ),
+            'PreloadAdapterVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreloadAdapterVersion,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PreloadAdapterVersionRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.SerializeToString,
+            ),
+            'EvictAdapterVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.EvictAdapterVersion,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.EvictAdapterVersionRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.SerializeToString,
+            ),
+            'GetResidency': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetResidency,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetResidencyRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -346,6 +603,114 @@ class AdapterAdminService:
             '/lorry.api.v1.AdapterAdminService/ListAdapters',
             lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAdaptersRequest.SerializeToString,
             lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAdaptersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/UpdateAdapter',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.UpdateAdapterRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/DeleteAdapter',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeleteAdapterRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndeleteAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/UndeleteAdapter',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.UndeleteAdapterRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Adapter.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/PurgeAdapter',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PurgeAdapterRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PurgeReceipt.FromString,
             options,
             channel_credentials,
             insecure,
@@ -573,6 +938,33 @@ class AdapterAdminService:
             _registered_method=True)
 
     @staticmethod
+    def DeprecateAdapterVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/DeprecateAdapterVersion',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeprecateAdapterVersionRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.AdapterVersion.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetAlias(request,
             target,
             options=(),
@@ -589,6 +981,276 @@ class AdapterAdminService:
             '/lorry.api.v1.AdapterAdminService/SetAlias',
             lorry_dot_api_dot_v1_dot_adapter__admin__pb2.SetAliasRequest.SerializeToString,
             lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAlias(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/GetAlias',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetAliasRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAliases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/ListAliases',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasesRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAliasRevisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/ListAliasRevisions',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasRevisionsRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListAliasRevisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetCanary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/SetCanary',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.SetCanaryRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PromoteCanary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/PromoteCanary',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PromoteCanaryRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollbackAlias(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/RollbackAlias',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.RollbackAliasRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAlias(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/DeleteAlias',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.DeleteAliasRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Alias.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreloadAdapterVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/PreloadAdapterVersion',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.PreloadAdapterVersionRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvictAdapterVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/EvictAdapterVersion',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.EvictAdapterVersionRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetResidency(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/GetResidency',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetResidencyRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.FromString,
             options,
             channel_credentials,
             insecure,

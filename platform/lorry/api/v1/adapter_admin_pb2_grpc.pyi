@@ -44,6 +44,18 @@ class AdapterAdminServiceStub:
     """One adapter by its bare name."""
     ListAdapters: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListAdaptersRequest, _adapter_admin_pb2.ListAdaptersResponse]
     """A tenant's adapters, by name."""
+    UpdateAdapter: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.UpdateAdapterRequest, _adapter_admin_pb2.Adapter]
+    """Changes the fields in the mask: `display_name`."""
+    DeleteAdapter: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.DeleteAdapterRequest, _adapter_admin_pb2.Adapter]
+    """Ends it for everybody from the next snapshot on, as if it were not there; it can be undeleted until its purge_time.
+    Again: no change.
+    """
+    UndeleteAdapter: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.UndeleteAdapterRequest, _adapter_admin_pb2.Adapter]
+    """Takes a deletion back. FAILED_PRECONDITION once it was purged."""
+    PurgeAdapter: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.PurgeAdapterRequest, _adapter_admin_pb2.PurgeReceipt]
+    """Destroys the bytes of a deleted adapter wherever they are: object store, disks, hosts, devices, KV. Rows, digests and
+    audit stay, its name is never used again. Bytes that another adapter has too stay for it, which nobody is told.
+    """
     CreateUpload: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.CreateUploadRequest, _adapter_admin_pb2.Upload]
     """Opens an upload for one version's files."""
     GetUpload: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetUploadRequest, _adapter_admin_pb2.Upload]
@@ -66,8 +78,30 @@ class AdapterAdminServiceStub:
     """An adapter's versions, newest first."""
     QuarantineAdapterVersion: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.QuarantineAdapterVersionRequest, _adapter_admin_pb2.AdapterVersion]
     """From the next snapshot on nothing is answered by this version. There is no way back."""
+    DeprecateAdapterVersion: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.DeprecateAdapterVersionRequest, _adapter_admin_pb2.AdapterVersion]
+    """A version that only those get who name it (by number, alias or pin): the bare name passes it over."""
     SetAlias: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.SetAliasRequest, _adapter_admin_pb2.Alias]
-    """Points an alias at a READY version, creating it where it is new."""
+    """Points an alias at one version, creating it where it is new. A canary that ran is over."""
+    GetAlias: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetAliasRequest, _adapter_admin_pb2.Alias]
+    """One alias."""
+    ListAliases: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListAliasesRequest, _adapter_admin_pb2.ListAliasesResponse]
+    """An adapter's aliases, by name."""
+    ListAliasRevisions: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListAliasRevisionsRequest, _adapter_admin_pb2.ListAliasRevisionsResponse]
+    """An alias's revisions, newest first."""
+    SetCanary: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.SetCanaryRequest, _adapter_admin_pb2.Alias]
+    """Gives a part of an alias's requests to another version, or changes that part."""
+    PromoteCanary: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.PromoteCanaryRequest, _adapter_admin_pb2.Alias]
+    """Makes the canary what the alias points at. FAILED_PRECONDITION without one."""
+    RollbackAlias: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.RollbackAliasRequest, _adapter_admin_pb2.Alias]
+    """Without a canary: points the alias at what it pointed at before. With one: ends the canary."""
+    DeleteAlias: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.DeleteAliasRequest, _adapter_admin_pb2.Alias]
+    """Takes an alias away. Its name may be set again and goes on counting revisions."""
+    PreloadAdapterVersion: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.PreloadAdapterVersionRequest, _adapter_admin_pb2.Residency]
+    """Brings a version into an engine's memory before anybody asks for it."""
+    EvictAdapterVersion: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.EvictAdapterVersionRequest, _adapter_admin_pb2.Residency]
+    """Takes an idle version out of an engine's device memory. FAILED_PRECONDITION while requests run on it."""
+    GetResidency: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetResidencyRequest, _adapter_admin_pb2.Residency]
+    """Where a version's bytes are now."""
 
 @_typing.type_check_only
 class AdapterAdminServiceAsyncStub(AdapterAdminServiceStub):
@@ -85,6 +119,18 @@ class AdapterAdminServiceAsyncStub(AdapterAdminServiceStub):
     """One adapter by its bare name."""
     ListAdapters: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListAdaptersRequest, _adapter_admin_pb2.ListAdaptersResponse]  # type: ignore[assignment]
     """A tenant's adapters, by name."""
+    UpdateAdapter: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.UpdateAdapterRequest, _adapter_admin_pb2.Adapter]  # type: ignore[assignment]
+    """Changes the fields in the mask: `display_name`."""
+    DeleteAdapter: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.DeleteAdapterRequest, _adapter_admin_pb2.Adapter]  # type: ignore[assignment]
+    """Ends it for everybody from the next snapshot on, as if it were not there; it can be undeleted until its purge_time.
+    Again: no change.
+    """
+    UndeleteAdapter: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.UndeleteAdapterRequest, _adapter_admin_pb2.Adapter]  # type: ignore[assignment]
+    """Takes a deletion back. FAILED_PRECONDITION once it was purged."""
+    PurgeAdapter: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.PurgeAdapterRequest, _adapter_admin_pb2.PurgeReceipt]  # type: ignore[assignment]
+    """Destroys the bytes of a deleted adapter wherever they are: object store, disks, hosts, devices, KV. Rows, digests and
+    audit stay, its name is never used again. Bytes that another adapter has too stay for it, which nobody is told.
+    """
     CreateUpload: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.CreateUploadRequest, _adapter_admin_pb2.Upload]  # type: ignore[assignment]
     """Opens an upload for one version's files."""
     GetUpload: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetUploadRequest, _adapter_admin_pb2.Upload]  # type: ignore[assignment]
@@ -107,8 +153,30 @@ class AdapterAdminServiceAsyncStub(AdapterAdminServiceStub):
     """An adapter's versions, newest first."""
     QuarantineAdapterVersion: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.QuarantineAdapterVersionRequest, _adapter_admin_pb2.AdapterVersion]  # type: ignore[assignment]
     """From the next snapshot on nothing is answered by this version. There is no way back."""
+    DeprecateAdapterVersion: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.DeprecateAdapterVersionRequest, _adapter_admin_pb2.AdapterVersion]  # type: ignore[assignment]
+    """A version that only those get who name it (by number, alias or pin): the bare name passes it over."""
     SetAlias: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.SetAliasRequest, _adapter_admin_pb2.Alias]  # type: ignore[assignment]
-    """Points an alias at a READY version, creating it where it is new."""
+    """Points an alias at one version, creating it where it is new. A canary that ran is over."""
+    GetAlias: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetAliasRequest, _adapter_admin_pb2.Alias]  # type: ignore[assignment]
+    """One alias."""
+    ListAliases: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListAliasesRequest, _adapter_admin_pb2.ListAliasesResponse]  # type: ignore[assignment]
+    """An adapter's aliases, by name."""
+    ListAliasRevisions: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListAliasRevisionsRequest, _adapter_admin_pb2.ListAliasRevisionsResponse]  # type: ignore[assignment]
+    """An alias's revisions, newest first."""
+    SetCanary: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.SetCanaryRequest, _adapter_admin_pb2.Alias]  # type: ignore[assignment]
+    """Gives a part of an alias's requests to another version, or changes that part."""
+    PromoteCanary: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.PromoteCanaryRequest, _adapter_admin_pb2.Alias]  # type: ignore[assignment]
+    """Makes the canary what the alias points at. FAILED_PRECONDITION without one."""
+    RollbackAlias: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.RollbackAliasRequest, _adapter_admin_pb2.Alias]  # type: ignore[assignment]
+    """Without a canary: points the alias at what it pointed at before. With one: ends the canary."""
+    DeleteAlias: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.DeleteAliasRequest, _adapter_admin_pb2.Alias]  # type: ignore[assignment]
+    """Takes an alias away. Its name may be set again and goes on counting revisions."""
+    PreloadAdapterVersion: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.PreloadAdapterVersionRequest, _adapter_admin_pb2.Residency]  # type: ignore[assignment]
+    """Brings a version into an engine's memory before anybody asks for it."""
+    EvictAdapterVersion: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.EvictAdapterVersionRequest, _adapter_admin_pb2.Residency]  # type: ignore[assignment]
+    """Takes an idle version out of an engine's device memory. FAILED_PRECONDITION while requests run on it."""
+    GetResidency: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetResidencyRequest, _adapter_admin_pb2.Residency]  # type: ignore[assignment]
+    """Where a version's bytes are now."""
 
 class AdapterAdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Authenticate with metadata `authorization: Bearer <api key>`: a tenant's owner manages its own
@@ -141,6 +209,42 @@ class AdapterAdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_adapter_admin_pb2.ListAdaptersResponse, _abc.Awaitable[_adapter_admin_pb2.ListAdaptersResponse]]:
         """A tenant's adapters, by name."""
+
+    @_abc_1.abstractmethod
+    def UpdateAdapter(
+        self,
+        request: _adapter_admin_pb2.UpdateAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Adapter, _abc.Awaitable[_adapter_admin_pb2.Adapter]]:
+        """Changes the fields in the mask: `display_name`."""
+
+    @_abc_1.abstractmethod
+    def DeleteAdapter(
+        self,
+        request: _adapter_admin_pb2.DeleteAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Adapter, _abc.Awaitable[_adapter_admin_pb2.Adapter]]:
+        """Ends it for everybody from the next snapshot on, as if it were not there; it can be undeleted until its purge_time.
+        Again: no change.
+        """
+
+    @_abc_1.abstractmethod
+    def UndeleteAdapter(
+        self,
+        request: _adapter_admin_pb2.UndeleteAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Adapter, _abc.Awaitable[_adapter_admin_pb2.Adapter]]:
+        """Takes a deletion back. FAILED_PRECONDITION once it was purged."""
+
+    @_abc_1.abstractmethod
+    def PurgeAdapter(
+        self,
+        request: _adapter_admin_pb2.PurgeAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.PurgeReceipt, _abc.Awaitable[_adapter_admin_pb2.PurgeReceipt]]:
+        """Destroys the bytes of a deleted adapter wherever they are: object store, disks, hosts, devices, KV. Rows, digests and
+        audit stay, its name is never used again. Bytes that another adapter has too stay for it, which nobody is told.
+        """
 
     @_abc_1.abstractmethod
     def CreateUpload(
@@ -213,11 +317,99 @@ class AdapterAdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """From the next snapshot on nothing is answered by this version. There is no way back."""
 
     @_abc_1.abstractmethod
+    def DeprecateAdapterVersion(
+        self,
+        request: _adapter_admin_pb2.DeprecateAdapterVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.AdapterVersion, _abc.Awaitable[_adapter_admin_pb2.AdapterVersion]]:
+        """A version that only those get who name it (by number, alias or pin): the bare name passes it over."""
+
+    @_abc_1.abstractmethod
     def SetAlias(
         self,
         request: _adapter_admin_pb2.SetAliasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_adapter_admin_pb2.Alias, _abc.Awaitable[_adapter_admin_pb2.Alias]]:
-        """Points an alias at a READY version, creating it where it is new."""
+        """Points an alias at one version, creating it where it is new. A canary that ran is over."""
+
+    @_abc_1.abstractmethod
+    def GetAlias(
+        self,
+        request: _adapter_admin_pb2.GetAliasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Alias, _abc.Awaitable[_adapter_admin_pb2.Alias]]:
+        """One alias."""
+
+    @_abc_1.abstractmethod
+    def ListAliases(
+        self,
+        request: _adapter_admin_pb2.ListAliasesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.ListAliasesResponse, _abc.Awaitable[_adapter_admin_pb2.ListAliasesResponse]]:
+        """An adapter's aliases, by name."""
+
+    @_abc_1.abstractmethod
+    def ListAliasRevisions(
+        self,
+        request: _adapter_admin_pb2.ListAliasRevisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.ListAliasRevisionsResponse, _abc.Awaitable[_adapter_admin_pb2.ListAliasRevisionsResponse]]:
+        """An alias's revisions, newest first."""
+
+    @_abc_1.abstractmethod
+    def SetCanary(
+        self,
+        request: _adapter_admin_pb2.SetCanaryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Alias, _abc.Awaitable[_adapter_admin_pb2.Alias]]:
+        """Gives a part of an alias's requests to another version, or changes that part."""
+
+    @_abc_1.abstractmethod
+    def PromoteCanary(
+        self,
+        request: _adapter_admin_pb2.PromoteCanaryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Alias, _abc.Awaitable[_adapter_admin_pb2.Alias]]:
+        """Makes the canary what the alias points at. FAILED_PRECONDITION without one."""
+
+    @_abc_1.abstractmethod
+    def RollbackAlias(
+        self,
+        request: _adapter_admin_pb2.RollbackAliasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Alias, _abc.Awaitable[_adapter_admin_pb2.Alias]]:
+        """Without a canary: points the alias at what it pointed at before. With one: ends the canary."""
+
+    @_abc_1.abstractmethod
+    def DeleteAlias(
+        self,
+        request: _adapter_admin_pb2.DeleteAliasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Alias, _abc.Awaitable[_adapter_admin_pb2.Alias]]:
+        """Takes an alias away. Its name may be set again and goes on counting revisions."""
+
+    @_abc_1.abstractmethod
+    def PreloadAdapterVersion(
+        self,
+        request: _adapter_admin_pb2.PreloadAdapterVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Residency, _abc.Awaitable[_adapter_admin_pb2.Residency]]:
+        """Brings a version into an engine's memory before anybody asks for it."""
+
+    @_abc_1.abstractmethod
+    def EvictAdapterVersion(
+        self,
+        request: _adapter_admin_pb2.EvictAdapterVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Residency, _abc.Awaitable[_adapter_admin_pb2.Residency]]:
+        """Takes an idle version out of an engine's device memory. FAILED_PRECONDITION while requests run on it."""
+
+    @_abc_1.abstractmethod
+    def GetResidency(
+        self,
+        request: _adapter_admin_pb2.GetResidencyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.Residency, _abc.Awaitable[_adapter_admin_pb2.Residency]]:
+        """Where a version's bytes are now."""
 
 def add_AdapterAdminServiceServicer_to_server(servicer: AdapterAdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -157,7 +158,7 @@ class GenerateRequest(_message.Message):
     request_id: _builtins.str
     """Chosen by the client, at most 128 characters of [A-Za-z0-9._:-]; minted where empty."""
     model: _builtins.str
-    """`models/{base}`, `tenants/{t}/adapters/{a}` (the newest READY version, or the pin),
+    """`models/{base}`, `tenants/{t}/adapters/{a}` (the pin, or the newest READY version),
     `tenants/{t}/adapters/{a}/versions/{n}`, or `tenants/{t}/adapters/{a}@{alias}`.
     """
     expected_sha256: _builtins.str
@@ -176,7 +177,10 @@ class GenerateRequest(_message.Message):
     cache_scope: _builtins.str
     """Requests of one tenant share cached prefixes only within equal scopes; at most 128 characters."""
     sticky_key: _builtins.str
-    """Keeps one user on one target of a weighted alias. Not served yet."""
+    """Keeps one user on one target of an alias with a canary: equal keys get equal targets for as long as the weight is
+    the same, and a user who has the canary keeps it while its weight grows. At most 128 characters. Empty: the
+    request_id decides, so that a request sent again is answered by the same version.
+    """
     @_builtins.property
     def chat(self) -> Global___Chat:
         """Messages rendered with the model's chat template: the version's own where it brings one. One that takes too
@@ -205,7 +209,7 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """At most 16, copied into the usage ledger. Not served yet."""
+        """At most 16, keys of 1 to 63 characters of [a-z0-9_.-], values of at most 128: copied into the usage ledger."""
 
     def __init__(
         self,
@@ -955,6 +959,7 @@ class ResolvedModel(_message.Message):
     ALIAS_FIELD_NUMBER: _builtins.int
     CANARY_FIELD_NUMBER: _builtins.int
     REGISTRY_EPOCH_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     adapter: _builtins.str
     """`tenants/{t}/adapters/{a}`, empty for the base."""
     version: _builtins.int
@@ -971,9 +976,13 @@ class ResolvedModel(_message.Message):
     engine_build: _builtins.str
     replica: _builtins.str
     alias: _builtins.str
+    """`{alias}` of the name that was asked for, or empty."""
     canary: _builtins.bool
+    """Whether the alias's canary answered."""
     registry_epoch: _builtins.int
     """The snapshot that the name was resolved in."""
+    pinned: _builtins.bool
+    """Whether the tenant's pin decided the version."""
     def __init__(
         self,
         *,
@@ -989,10 +998,11 @@ class ResolvedModel(_message.Message):
         alias: _builtins.str = ...,
         canary: _builtins.bool = ...,
         registry_epoch: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "alias", b"alias", "base", b"base", "base_sha256", b"base_sha256", "canary", b"canary", "dtype", b"dtype", "engine_build", b"engine_build", "registry_epoch", b"registry_epoch", "replica", b"replica", "sha256", b"sha256", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "alias", b"alias", "base", b"base", "base_sha256", b"base_sha256", "canary", b"canary", "dtype", b"dtype", "engine_build", b"engine_build", "pinned", b"pinned", "registry_epoch", b"registry_epoch", "replica", b"replica", "sha256", b"sha256", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1223,6 +1233,8 @@ class Model(_message.Message):
     BASE_SHA256_FIELD_NUMBER: _builtins.int
     TOKENIZER_SHA256_FIELD_NUMBER: _builtins.int
     CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    ALIASES_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name that GenerateRequest.model takes."""
     base: _builtins.str
@@ -1235,6 +1247,14 @@ class Model(_message.Message):
     """As in ResolvedModel."""
     context_tokens: _builtins.int
     """Tokens of prompt and output together."""
+    @_builtins.property
+    def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """`tenants/{t}/adapters/{a}@{alias}` of each alias that resolves now, by name."""
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When the version (for a base: its registration) was created."""
+
     def __init__(
         self,
         *,
@@ -1245,10 +1265,12 @@ class Model(_message.Message):
         base_sha256: _builtins.str = ...,
         tokenizer_sha256: _builtins.str = ...,
         context_tokens: _builtins.int = ...,
+        aliases: _abc.Iterable[_builtins.str] | None = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_sha256", b"base_sha256", "context_tokens", b"context_tokens", "name", b"name", "sha256", b"sha256", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "base", b"base", "base_sha256", b"base_sha256", "context_tokens", b"context_tokens", "create_time", b"create_time", "name", b"name", "sha256", b"sha256", "tokenizer_sha256", b"tokenizer_sha256", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

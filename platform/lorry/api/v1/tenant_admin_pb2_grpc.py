@@ -28,7 +28,7 @@ if _version_not_supported:
 
 class TenantAdminServiceStub:
     """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own and set its own pins.
+    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
 
     A change is in every gateway's snapshot within a second as a rule.
     """
@@ -68,6 +68,11 @@ class TenantAdminServiceStub:
                 '/lorry.api.v1.TenantAdminService/ListApiKeys',
                 request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListApiKeysRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListApiKeysResponse.FromString,
+                _registered_method=True)
+        self.RotateApiKey = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/RotateApiKey',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.RotateApiKeyRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.CreateApiKeyResponse.FromString,
                 _registered_method=True)
         self.RevokeApiKey = channel.unary_unary(
                 '/lorry.api.v1.TenantAdminService/RevokeApiKey',
@@ -114,11 +119,51 @@ class TenantAdminServiceStub:
                 request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ClearPinRequest.SerializeToString,
                 response_deserializer=google_dot_protobuf_dot_empty__pb2.Empty.FromString,
                 _registered_method=True)
+        self.ListPins = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/ListPins',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListPinsRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListPinsResponse.FromString,
+                _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/SetQuota',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.Quota.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/ListQuotas',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListQuotasResponse.FromString,
+                _registered_method=True)
+        self.DeleteQuota = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/DeleteQuota',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.DeleteQuotaRequest.SerializeToString,
+                response_deserializer=google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+                _registered_method=True)
+        self.QueryUsage = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/QueryUsage',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.QueryUsageRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.QueryUsageResponse.FromString,
+                _registered_method=True)
+        self.ExportUsage = channel.unary_stream(
+                '/lorry.api.v1.TenantAdminService/ExportUsage',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageResponse.FromString,
+                _registered_method=True)
+        self.ListAuditEvents = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/ListAuditEvents',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListAuditEventsRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListAuditEventsResponse.FromString,
+                _registered_method=True)
+        self.VerifyAudit = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/VerifyAudit',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.VerifyAuditRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.VerifyAuditResponse.FromString,
+                _registered_method=True)
 
 
 class TenantAdminServiceServicer:
     """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own and set its own pins.
+    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
 
     A change is in every gateway's snapshot within a second as a rule.
     """
@@ -145,7 +190,7 @@ class TenantAdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTenant(self, request, context):
-        """Changes the fields in the mask: `display_name`, `suspended`.
+        """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,6 +205,13 @@ class TenantAdminServiceServicer:
 
     def ListApiKeys(self, request, context):
         """A tenant's keys, by name, without their text.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateApiKey(self, request, context):
+        """Makes a key of the same principal and ends the old one after the overlap.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,8 +267,7 @@ class TenantAdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetPin(self, request, context):
-        """Holds a tenant to one version of an adapter: its bare name means that one, every other answers
-        FAILED_PRECONDITION `PIN_MISMATCH`.
+        """Says which version of an adapter a tenant gets: see PinMode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,6 +275,62 @@ class TenantAdminServiceServicer:
 
     def ClearPin(self, request, context):
         """Takes a pin away. Without one: no change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPins(self, request, context):
+        """A tenant's pins, by adapter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuota(self, request, context):
+        """Limits a tenant, or its use of one adapter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """A tenant's limits with what is used of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteQuota(self, request, context):
+        """Takes a limit away. Without one: no change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryUsage(self, request, context):
+        """Sums of the usage ledger.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportUsage(self, request, context):
+        """The ledger's rows as a file, in pieces.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAuditEvents(self, request, context):
+        """What was done to a tenant and by whom, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyAudit(self, request, context):
+        """Goes through a tenant's chain of audit events and says whether it is whole.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,6 +368,11 @@ def add_TenantAdminServiceServicer_to_server(servicer, server):
                     servicer.ListApiKeys,
                     request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListApiKeysRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListApiKeysResponse.SerializeToString,
+            ),
+            'RotateApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateApiKey,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.RotateApiKeyRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.CreateApiKeyResponse.SerializeToString,
             ),
             'RevokeApiKey': grpc.unary_unary_rpc_method_handler(
                     servicer.RevokeApiKey,
@@ -307,6 +419,46 @@ def add_TenantAdminServiceServicer_to_server(servicer, server):
                     request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ClearPinRequest.FromString,
                     response_serializer=google_dot_protobuf_dot_empty__pb2.Empty.SerializeToString,
             ),
+            'ListPins': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPins,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListPinsRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListPinsResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.SetQuotaRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.Quota.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListQuotasRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListQuotasResponse.SerializeToString,
+            ),
+            'DeleteQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteQuota,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.DeleteQuotaRequest.FromString,
+                    response_serializer=google_dot_protobuf_dot_empty__pb2.Empty.SerializeToString,
+            ),
+            'QueryUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryUsage,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.QueryUsageRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.QueryUsageResponse.SerializeToString,
+            ),
+            'ExportUsage': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportUsage,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageResponse.SerializeToString,
+            ),
+            'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditEvents,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListAuditEventsRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListAuditEventsResponse.SerializeToString,
+            ),
+            'VerifyAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyAudit,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.VerifyAuditRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.VerifyAuditResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'lorry.api.v1.TenantAdminService', rpc_method_handlers)
@@ -317,7 +469,7 @@ def add_TenantAdminServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class TenantAdminService:
     """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own and set its own pins.
+    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
 
     A change is in every gateway's snapshot within a second as a rule.
     """
@@ -474,6 +626,33 @@ class TenantAdminService:
             '/lorry.api.v1.TenantAdminService/ListApiKeys',
             lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListApiKeysRequest.SerializeToString,
             lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListApiKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/RotateApiKey',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.RotateApiKeyRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.CreateApiKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -717,6 +896,222 @@ class TenantAdminService:
             '/lorry.api.v1.TenantAdminService/ClearPin',
             lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ClearPinRequest.SerializeToString,
             google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/ListPins',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListPinsRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListPinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/SetQuota',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.SetQuotaRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.Quota.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/ListQuotas',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListQuotasRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/DeleteQuota',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.DeleteQuotaRequest.SerializeToString,
+            google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/QueryUsage',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.QueryUsageRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.QueryUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/ExportUsage',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/ListAuditEvents',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListAuditEventsRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListAuditEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/VerifyAudit',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.VerifyAuditRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.VerifyAuditResponse.FromString,
             options,
             channel_credentials,
             insecure,
