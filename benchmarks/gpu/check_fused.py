@@ -16,7 +16,7 @@ from gpu.sizes import Heads, Sizes
 from lorry_kernels.cpu import rotary_tables
 from lorry_kernels.ops.embedding import OwnMatrices, OwnRows, embed, embedding_planes, replace_rows
 from lorry_kernels.ops.expand import ExpandPlan, expand
-from lorry_kernels.ops.input_gain import input_gain
+from lorry_kernels.ops.input_gain import input_gain, take_gained
 from lorry_kernels.ops.launch import architecture
 from lorry_kernels.ops.own_weights import OwnWeights
 from lorry_kernels.ops.rms_norm import rms_norm
@@ -137,6 +137,13 @@ class _Fused:
         self.log.check(f"input_gain {size} {self.short}", of_bound(out, want, ONE))
         plain = [at for at, slot in enumerate(_SLOTS) if slot not in own]
         self.log.equal(f"input_gain {size} {self.short}: others keep their bits", same_bits(out[plain], x[plain]))
+        # Of a slice's columns in a wider y.
+        y, product = self.noise(_TOKENS, size + 32), self.noise(_TOKENS, size)
+        taken = y.to(self.device)
+        take_gained(taken[:, 16 : size + 16], product.to(self.device), offset, routing)
+        gained = [at for at, slot in enumerate(_SLOTS) if slot in own]
+        y[gained, 16 : size + 16] = product[gained]
+        self.log.equal(f"take_gained {size} {self.short}: rows with a gain, no others", same_bits(taken, y))
 
     def embedding(self, hidden: int) -> None:
         """Slot 0 has a matrix, slot 1 LoRA of rank 20, slot 2 two rows of its own."""

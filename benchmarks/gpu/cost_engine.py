@@ -14,8 +14,15 @@ from gpu.machine import Machine, fill_with_noise, interleaved
 from gpu.sizes import Row, Sizes
 from gpu.world import Adapter, Chat, World, spec_of
 from lorry.engine.gpu.buckets import bucket_of
+from lorry.engine.gpu.forms import Form
 from lorry.layers.spec import DecoderSpec
 
+_KINDS = {
+    "graph_base_ms": Form.BASE,
+    "graph_ms": Form.LORA,
+    "graph_own_ms": Form.OWN,
+    "graph_sliced_ms": Form.SLICED,
+}
 _SHARE = 0.85
 """Of the free memory at most."""
 
@@ -94,13 +101,20 @@ class _Engine:
         )
 
     def _graphs(self, count: int) -> dict[str, float]:
-        """Milliseconds of the replays alone: without the host's part."""
+        """Milliseconds of the replays alone: without the host's part. Those of other forms have the same rows, of
+        adapters that need none of it: what a form costs is what it launches."""
         runner = self.world.runner
         bucket = bucket_of(runner._buckets, count)
         assert bucket is not None
         found: dict[str, Callable[[], object]] = {}
-        for kind, lora in (("graph_base_ms", False), ("graph_ms", True)):
-            held = runner._captured[bucket, lora]
+        rows = runner._captured[bucket, Form.LORA].inputs.packed.clone()
+        for kind, form in _KINDS.items():
+            self.log.watch()
+            with torch.inference_mode():
+                held = runner._capture(bucket, form)
+                assert held is not None
+                if form >= Form.OWN:
+                    held.inputs.packed.copy_(rows)
             found[kind] = held.graph.run
         with torch.inference_mode():
             times = interleaved(self.machine, found, self.sizes.rounds)

@@ -104,7 +104,7 @@ class World:
         tensors: dict[str, Tensor] | None = None,
     ) -> None:
         self.machine, self.spec, self.dtype, self._page_tokens = machine, spec, dtype, page_tokens
-        memory = MemoryConfig(page_tokens=page_tokens, max_slots=slots, max_rank=max_rank)
+        memory = MemoryConfig(page_tokens=page_tokens, max_slots=slots, max_rank=max_rank, extras_fraction=0.0)
         layout = page_layout(spec, memory, dtype, machine.device)
         self.maker = ImageMaker(spec, layout, machine.device, deviation)
         pages = -(-kv_tokens // page_tokens) + self.maker.pages(max_rank) * adapters

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 
 def lorry_home() -> Path:
@@ -139,17 +139,38 @@ class EngineConfig:
     device: str = "cpu"
 
 
+HTTP_PORT = 50080
+"""Where ``lorry serve`` serves OpenAI's API unless it is told otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """``delta_seconds`` and ``delta_tokens``: tokens after the first are coalesced up to whichever is reached."""
+    """``delta_seconds`` and ``delta_tokens``: tokens after the first are coalesced up to whichever is reached.
+
+    ``snapshot_poll_seconds``: how often live calls are looked at and, where the registry is SQLite, its change log is
+    read. ``staleness``: what happens once the registry has not answered for ``staleness_seconds`` (None: 5 for strict,
+    300 for available), so that a right taken back may not be known here. ``strict``: new calls and live streams end,
+    UNAVAILABLE; ``available``: new calls are refused so, streams go on.
+
+    ``http_port``: where OpenAI's API is served; None is nowhere. A connection without a request is closed after
+    ``http_keep_alive_seconds``; a request has ``http_receive_seconds`` to arrive, and a head of ``http_head_bytes`` at
+    most. ``max_message_bytes`` bounds bodies too."""
 
     host: str = "127.0.0.1"
     port: int = 50061
+    http_host: str = "127.0.0.1"
+    http_port: int | None = None
+    http_connections: int = 4096
+    http_keep_alive_seconds: float = 75.0
+    http_receive_seconds: float = 30.0
+    http_head_bytes: int = 32 << 10
     delta_seconds: float = 0.02
     delta_tokens: int = 8
     max_tokens_cap: int | None = None
     max_message_bytes: int = 4 << 20
     snapshot_poll_seconds: float = 0.2
+    staleness: Literal["strict", "available"] = "strict"
+    staleness_seconds: float | None = None
     drain_seconds: float = 20.0
 
 
@@ -186,6 +207,7 @@ def from_plain(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 __all__ = [
+    "HTTP_PORT",
     "EngineConfig",
     "GatewayConfig",
     "MemoryConfig",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lorry_kernels.ops.embedding import OwnMatrices, OwnRows, embed, embedding_planes, replace_rows
 from lorry_kernels.ops.expand import ExpandPlan, SiteVectors, expand
-from lorry_kernels.ops.input_gain import input_gain
+from lorry_kernels.ops.input_gain import input_gain, take_gained
 from lorry_kernels.ops.routing import Routing, checked_slots, route
 from lorry_kernels.tuning.rows import Phase
 
@@ -160,6 +160,28 @@ def test_input_gains(dtype: torch.dtype) -> None:
     }.items():
         with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
             input_gain(*call, routing)
+
+
+def test_rows_with_a_gain_take_the_other_product() -> None:
+    """In a slice's columns of a site's y: others, and other rows, are not touched."""
+    n = 1100
+    slots = [1, 0, -1, 1, 0]
+    routing = routing_of("decode", slots, 2)
+    y, gained = randn(5, n + 40), randn(5, n, seed=1)
+    before = y.clone()
+    offset = torch.tensor([[0, -1], [0, 64]])[:, 1]
+    take_gained(y[:, 16 : 16 + n], gained, offset, routing)
+    want = before.clone()
+    want[[0, 3], 16 : 16 + n] = gained[[0, 3]]
+    assert torch.equal(y, want)
+    columns = y[:, 16 : 16 + n]
+    for name, call in {
+        "y": (columns.double(), gained, offset),
+        "gained": (columns, gained.half(), offset),
+        "offset": (columns, gained, offset[:1]),
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
+            take_gained(*call, routing)
 
 
 def test_bad_calls() -> None:

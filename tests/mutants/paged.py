@@ -9,6 +9,12 @@ TABLES = "platform/lorry/layers/slot_tables.py"
 STORAGE = "tests/unit/engine/gpu/test_storage.py"
 SCHEDULES = "tests/unit/engine/gpu/test_schedules.py"
 FILL = "tests/unit/engine/gpu/test_foreign_fill.py"
+RUNNER = "platform/lorry/engine/gpu/runner.py"
+TRACE = "platform/lorry/engine/gpu/trace.py"
+GRAPHS = "tests/unit/engine/gpu/test_graphs.py"
+STAND_IN = "tests/unit/engine/gpu/test_stand_in.py"
+CARD = "tests/unit/cli/test_serve_on_a_card.py"
+STEP = "tests/unit/engine/gpu/test_captured_step.py"
 
 GUARDS = (
     Guard(
@@ -49,9 +55,23 @@ GUARDS = (
     Guard(
         "a_piece_that_is_not_aligned_is_not_published",
         TABLES,
-        "(begins % ALIGN != 0) | (begins >= arena_bytes)",
-        "(begins >= arena_bytes)",
+        "(begins % ALIGN != 0).any() or ",
+        "",
         (f"{STORAGE}::test_a_bad_row_is_not_published",),
+    ),
+    Guard(
+        "a_piece_ends_in_its_page",
+        TABLES,
+        "        if over.any():\n",
+        "        if False:\n",
+        (f"{STORAGE}::test_a_piece_that_ends_behind_its_page_is_not_published",),
+    ),
+    Guard(
+        "a_piece_is_not_in_nobodys_page",
+        TABLES,
+        "begins >= pages * page_bytes",
+        "begins > pages * page_bytes",
+        (f"{STORAGE}::test_nobodys_page_is_outside_the_arena",),
     ),
     Guard(
         "an_emptied_slot_has_no_generation",
@@ -83,14 +103,105 @@ GUARDS = (
     ),
     Guard(
         "a_graph_takes_no_values_of_the_host",
-        "platform/lorry/engine/gpu/graphs.py",
-        "        if name in self._FROM_HOST:\n",
+        "platform/lorry/engine/gpu/hearing.py",
+        "    if name in _FROM_HOST:\n",
+        "    if False:\n",
+        (f"{GRAPHS}::test_a_body_that_takes_the_hosts_values_is_refused",),
+    ),
+    Guard(
+        "a_graph_copies_nothing_to_the_host",
+        "platform/lorry/engine/gpu/hearing.py",
+        "        if name in _TO_HOST:\n",
         "        if False:\n",
-        ("tests/unit/engine/gpu/test_graphs.py::test_a_body_that_takes_the_hosts_values_is_refused",),
+        (f"{GRAPHS}::test_a_body_that_reads_on_the_host_is_refused",),
+    ),
+    Guard(
+        "a_graph_keeps_the_values_of_its_capture",
+        TRACE,
+        "        if old != new:\n",
+        "        if False:\n",
+        (f"{STAND_IN}::test_a_value_that_changed_since_the_capture_is_named",),
+    ),
+    Guard(
+        "a_kernels_launch_is_part_of_a_graph",
+        "kernels/lorry_kernels/ops/launches.py",
+        "        if _HERE.listener is None or warmup:\n",
+        "        if True:\n",
+        (f"{STAND_IN}::test_a_kernels_argument_that_changed_is_named",),
+    ),
+    Guard(
+        "a_graph_keeps_the_addresses_of_its_capture",
+        TRACE,
+        "        return _Place(value.data_ptr(), ",
+        "        return _Place(0, ",
+        (f"{STAND_IN}::test_a_buffer_that_was_replaced_is_named",),
+    ),
+    Guard(
+        "what_was_captured_is_what_runs",
+        TRACE,
+        "            return self._calls[step - 1].again()\n",
+        "            return call()\n",
+        (f"{STAND_IN}::test_nothing_moves_between_runs",),
+    ),
+    Guard(
+        "a_graphs_allocation_holds_what_others_left",
+        TRACE,
+        "        if self.op.allocates:\n",
+        "        if False:\n",
+        (f"{STAND_IN}::test_an_allocation_holds_what_others_left_there",),
+    ),
+    Guard(
+        "a_capture_leaves_nothing_in_the_inputs",
+        "platform/lorry/engine/gpu/graphs.py",
+        "        for tensor in inputs:\n",
+        "        for tensor in ():\n",
+        (f"{STAND_IN}::test_a_run_without_new_inputs_is_seen",),
+    ),
+    Guard(
+        "a_runners_graphs_know_their_inputs",
+        RUNNER,
+        "self._graphs.capture(lambda: self._decode(inputs, form), (inputs.packed,))",
+        "self._graphs.capture(lambda: self._decode(inputs, form))",
+        (f"{STEP}::test_a_step_without_new_inputs_is_seen",),
+    ),
+    Guard(
+        "a_captured_steps_inputs_are_new",
+        RUNNER,
+        "        inputs.packed.copy_(upload(",
+        "        inputs.packed.clone().copy_(upload(",
+        (f"{FILL}::test_the_same_graph_runs_whatever_was_loaded_since",),
+    ),
+    Guard(
+        "an_adapters_own_vocabulary_is_compiled_for",
+        "platform/lorry/engine/gpu/sampler.py",
+        "    for rows in (logits[:1], torch.zeros(1, other, dtype=logits.dtype, device=logits.device)):\n",
+        "    for rows in (logits[:1],):\n",
+        ("tests/unit/engine/gpu/test_warm_draws.py::test_every_vocabularys_kernels_are_compiled_at_the_start",),
+    ),
+    Guard(
+        "a_device_that_is_not_there_is_refused",
+        "platform/lorry/engine/gpu/card.py",
+        '    if "refused" in found:\n',
+        "    if False:\n",
+        (f"{CARD}::test_a_device_that_is_not_there_is_refused_before_anything_starts",),
+    ),
+    Guard(
+        "a_card_that_does_not_hold_the_weights_is_refused",
+        "platform/lorry/engine/gpu/settings.py",
+        "    if room <= 0:\n",
+        "    if False:\n",
+        (f"{CARD}::test_a_card_that_does_not_hold_the_weights_is_refused_with_the_numbers",),
+    ),
+    Guard(
+        "an_engines_refusal_is_said_in_its_words",
+        "platform/lorry/engine/launch.py",
+        "        if status == CONFIG_STATUS and refusal:\n",
+        "        if False:\n",
+        ("tests/unit/edges/test_supervise.py::test_a_base_that_cannot_be_served_fails_the_first_start_at_once",),
     ),
     Guard(
         "a_fill_that_was_not_planned_answers_nothing",
-        "platform/lorry/engine/gpu/runner.py",
+        RUNNER,
         "                if any(faulty[begin:end]):\n",
         "                if False:\n",
         (f"{FILL}::test_another_generation_on_the_device_is_a_fault",),

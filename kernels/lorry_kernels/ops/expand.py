@@ -313,21 +313,27 @@ _STRIDES = ("stride_slot", "stride_slice", "stride_scale", "stride_gain", "strid
 
 
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
-    """Every site and phase, for pools of ranks to 16, 64 and 256."""
-    for site in (*shape.sites, shape.head):
-        for phase in PHASES:
-            for blocks in POOLS:
+    """Every site and phase, and the embedding, whose planes are gathered whole, for pools of ranks to 16, 64 and
+    256."""
+    for phase in PHASES:
+        for blocks in POOLS:
+            for site in (*shape.sites, shape.head):
                 split = shrink_tiles(phase, arch, site.k, len(site.slices), blocks, 2).split
-                tiles = expand_tiles(phase, arch, min(site.slices), blocks)
-                yield Build(
-                    "expand",
-                    _expand,
-                    SIGNATURE,
-                    _constexprs(site.slices, blocks, split, 2, tiles),
-                    frozenset(SIGNATURE) - {*_ANY, *_STRIDES},
-                    tiles.launch,
-                    Expect(tensor_cores=True, wide_loads_of=("y", "arena")),
-                )
+                yield _build(site.slices, phase, arch, blocks, split)
+            yield _build((shape.hidden,), phase, arch, blocks, 1)
+
+
+def _build(widths: Sequence[int], phase: Phase, arch: str, blocks: int, split: int) -> Build:
+    tiles = expand_tiles(phase, arch, min(widths), blocks)
+    return Build(
+        "expand",
+        _expand,
+        SIGNATURE,
+        _constexprs(widths, blocks, split, 2, tiles),
+        frozenset(SIGNATURE) - {*_ANY, *_STRIDES},
+        tiles.launch,
+        Expect(tensor_cores=True, wide_loads_of=("y", "arena")),
+    )
 
 
 __all__ = ["SIGNATURE", "ExpandPlan", "SiteVectors", "builds", "expand"]

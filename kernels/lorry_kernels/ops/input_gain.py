@@ -1,4 +1,5 @@
-"""IA3's input gain: x before the base's product, for rows whose slot has one."""
+"""IA3's input gain: x before the base's product, for rows whose slot has one; and, where slices of one product have
+gains of their own, those rows' product of another x in place of theirs."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from lorry_kernels.ops.routing import Routing
 _BLOCK = 1024
 _LAUNCH = Launch(2, 1)
 _ANY = ("slot", "offset", "stride_offset", "slots")
+_TAKE_ANY = (*_ANY, "features")
+"""Any width of a slice makes the same kernel."""
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -48,14 +51,39 @@ def _input_gain(
     tl.store(out + row.to(tl.int64) * stride_out + k, value, mask=inside)
 
 
+@triton.jit(do_not_specialize=_TAKE_ANY)
+def _take_gained(
+    y: tl.tensor,
+    gained: tl.tensor,
+    slot: tl.tensor,
+    offset: tl.tensor,
+    features: tl.tensor,
+    stride_y: tl.int64,
+    stride_gained: tl.int64,
+    stride_offset: tl.int64,
+    slots: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    own = tl.load(slot + row)
+    at = tl.full([], -1, tl.int64)
+    if (own >= 0) & (own < slots):
+        at = tl.load(offset + own.to(tl.int64) * stride_offset)
+    if at >= 0:
+        n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = n < features
+        value = tl.load(gained + row.to(tl.int64) * stride_gained + n, mask=inside, other=0.0)
+        tl.store(y + row.to(tl.int64) * stride_y + n, value, mask=inside)
+
+
 def input_gain(x: Tensor, out: Tensor, vectors: Tensor, offset: Tensor, routing: Routing) -> None:
     """out[t] = gain of the token's slot * x[t], one rounding; x[t] bit for bit where the slot has none, and for the
     base.
 
     x and out ``[T, K]`` of one dtype (rows may be strided), apart: LoRA reads x as it is. vectors float32 ``[F]``;
     offset int64 ``[slots]`` (may be strided), places of K elements in it, multiples of 32, or -1. A site whose slices
-    have gains of their own takes one call and one base product a slice. Launch it only where a slot of the batch has a
-    gain. Raises TypeError or ValueError by the argument's name.
+    have gains of their own takes one call, one base product and one ``take_gained`` a slice. Launch it only where a
+    slot of the batch has a gain. Raises TypeError or ValueError by the argument's name.
     """
     device, t = routing.order.device, routing.tokens
     need_tensor("x", x, dtype=ACTIVATION_DTYPES, shape=(t, None), device=device, rows=True)
@@ -83,6 +111,33 @@ def input_gain(x: Tensor, out: Tensor, vectors: Tensor, offset: Tensor, routing:
     )
 
 
+def take_gained(y: Tensor, gained: Tensor, offset: Tensor, routing: Routing) -> None:
+    """y[t] = gained[t], bit for bit, for tokens whose slot has a gain; other rows are not touched.
+
+    y and gained ``[T, N]`` of one dtype (rows may be strided: y is a slice's columns of the site's), apart; offset as
+    ``input_gain`` takes it. Raises TypeError or ValueError by the argument's name.
+    """
+    device, t = routing.order.device, routing.tokens
+    need_tensor("y", y, dtype=ACTIVATION_DTYPES, shape=(t, None), device=device, rows=True)
+    need_tensor("gained", gained, dtype=y.dtype, shape=y.shape, device=device, rows=True)
+    need_tensor("offset", offset, dtype=torch.int64, shape=(routing.slots,), device=device)
+    if t == 0:
+        return
+    _take_gained[(t, cdiv(y.shape[1], _BLOCK))](
+        y,
+        gained,
+        routing.slot,
+        offset,
+        y.shape[1],
+        y.stride(0),
+        gained.stride(0),
+        offset.stride(0),
+        routing.slots,
+        **_constexprs(),
+        **_LAUNCH.options,
+    )
+
+
 def _constexprs() -> dict[str, Any]:
     return {"BLOCK": _BLOCK}
 
@@ -101,8 +156,21 @@ SIGNATURE = {
 }
 
 
+TAKE_SIGNATURE = {
+    "y": "*bf16",
+    "gained": "*bf16",
+    "slot": "*i32",
+    "offset": "*i64",
+    "features": "i32",
+    "stride_y": "i64",
+    "stride_gained": "i64",
+    "stride_offset": "i64",
+    "slots": "i32",
+}
+
+
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
-    """One for all shapes."""
+    """Two for all shapes."""
     del shape, arch
     yield Build(
         "input_gain",
@@ -113,6 +181,8 @@ def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
         _LAUNCH,
         Expect(wide_loads_of=("x", "out", "vectors")),
     )
+    free = frozenset(TAKE_SIGNATURE) - set(_TAKE_ANY)
+    yield Build("take_gained", _take_gained, TAKE_SIGNATURE, _constexprs(), free, _LAUNCH, Expect())
 
 
-__all__ = ["SIGNATURE", "builds", "input_gain"]
+__all__ = ["SIGNATURE", "builds", "input_gain", "take_gained"]

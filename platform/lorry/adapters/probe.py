@@ -71,6 +71,7 @@ def _errors(
     for name, tensor in plan.norms.items():
         yield _error(extras.norms[name], read(tensor).flatten()), name
     if plan.embedding is not None and extras.embedding is not None:
+        assert isinstance(extras.embedding, EmbeddingExtras), "chunks are for a page arena"
         yield _embedding_error(plan.embedding, extras.embedding, read, base, draw), EMBEDDING
     if plan.head is not None and extras.head is not None:
         yield _head_error(plan.head, extras.head, spec, read, base, draw), HEAD

@@ -14,9 +14,14 @@ from lorry.cli.demo.run import demo_home
 from lorry.cli.homes import Home
 from lorry.cli.model import prepare_smollm2, rich_progress
 from lorry.cli.platform import Platform, Settings
-from lorry.config import GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig, usable_cores
+from lorry.config import HTTP_PORT, GatewayConfig, MemoryConfig, OpsConfig, RestartConfig, SchedulerConfig, usable_cores
+from lorry.engine.gpu.card import Card, look
+from lorry.engine.gpu.settings import derive_for_card, machine_memory
 from lorry.engine.settings import EngineSettings, ModelNumbers, derive
 from lorry.errors import FailedPrecondition
+
+_HOST_DEVICES = ("cpu", "interpreter")
+"""Are settings of a CPU's."""
 
 
 async def serve(options: argparse.Namespace, home: Path) -> int:
@@ -25,23 +30,13 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
     own = demo_home(home) if options.demo else Home(home)
     if options.demo and not own.keys.exists():
         raise FailedPrecondition("--demo: there is no demo to serve yet; run `make demo` first")
+    # First of all: whatever else there is to do is in vain where there is no such device.
+    card = None if options.device in _HOST_DEVICES else await asyncio.to_thread(look, options.device)
     base_dir = options.base
     if base_dir is None:
         with rich_progress() as progress:
             base_dir = await asyncio.to_thread(prepare_smollm2, home, progress)
-    chosen = await asyncio.to_thread(chosen_settings, options, base_dir)
-    settings = Settings(
-        own,
-        base_dir,
-        gateway=replace(GatewayConfig(), host=options.host, port=options.port),
-        memory=chosen.memory(_memory(options)),
-        scheduler=chosen.scheduler(_scheduler(options)),
-        dtype=options.dtype,
-        device=options.device,
-        threads=chosen.threads.value,
-        ops=OpsConfig(options.ops_host, options.ops_port),
-        choices=chosen.choices,
-    )
+    settings = await asyncio.to_thread(settings_of, options, own, base_dir, card)
     platform = Platform(settings, lambda line: console.print(line, highlight=False, soft_wrap=True))
     stop = asyncio.Event()
 
@@ -65,28 +60,85 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
     return 0
 
 
+def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: Card | None) -> Settings:
+    """Derived from base, budget, cores and ``card``, but for what the operator chose."""
+    settings = Settings(
+        home,
+        base_dir,
+        gateway=replace(
+            GatewayConfig(),
+            host=options.host,
+            port=options.port,
+            http_host=options.http_host,
+            http_port=_http_port(options),
+        ),
+        dtype=options.dtype,
+        device=options.device,
+        ops=OpsConfig(options.ops_host, options.ops_port),
+    )
+    if card is None:
+        chosen, memory = chosen_settings(options, base_dir), _memory(options)
+        start_s, slots = options.start_s or settings.restarts.start_s, options.max_slots or memory.max_slots
+        settings = replace(settings, choices=chosen.choices, host_bytes=options.host_tier)
+    else:
+        memory = _memory(options, auto=0)
+        given = {
+            **_given(options),
+            "max_slots": options.max_slots,
+            "host_bytes": options.host_tier,
+            "start_s": options.start_s,
+        }
+        numbers = ModelNumbers.read(base_dir, options.dtype)
+        context, cores = _scheduler(options).context_tokens, usable_cores()
+        found = derive_for_card(numbers, memory, card, cores, machine_memory(), context, options.dtype, given)
+        chosen, start_s, slots = found.engine, found.start_s.value, found.max_slots.value
+        settings = replace(settings, choices=found.choices, summary=str(found), host_bytes=found.host_bytes.value)
+    return replace(
+        settings,
+        memory=replace(chosen.memory(memory), max_slots=slots),
+        scheduler=chosen.scheduler(_scheduler(options)),
+        threads=chosen.threads.value,
+        restarts=RestartConfig(start_s=start_s),
+    )
+
+
 def chosen_settings(options: argparse.Namespace, base_dir: Path) -> EngineSettings:
-    """Derived from base, budget and cores, but for what the operator chose."""
+    """Of a CPU: derived from base, budget and cores, but for what the operator chose."""
     return derive(
         ModelNumbers.read(base_dir, options.dtype),
         _memory(options),
         usable_cores(),
         _scheduler(options).context_tokens,
-        {
-            "max_sequences": options.max_sequences,
-            "token_budget": options.token_budget,
-            "prefill_chunk_tokens": options.prefill_chunk_tokens,
-            "page_tokens": options.page_tokens,
-            "max_rank": options.max_rank,
-            "threads": options.threads,
-        },
+        _given(options),
     )
 
 
-def _memory(options: argparse.Namespace) -> MemoryConfig:
+def _given(options: argparse.Namespace) -> dict[str, int | None]:
+    return {
+        "max_sequences": options.max_sequences,
+        "token_budget": options.token_budget,
+        "prefill_chunk_tokens": options.prefill_chunk_tokens,
+        "page_tokens": options.page_tokens,
+        "max_rank": options.max_rank,
+        "threads": options.threads,
+    }
+
+
+def _http_port(options: argparse.Namespace) -> int | None:
+    """None serves none."""
+    if options.no_http:
+        return None
+    default = HTTP_PORT if options.port else 0
+    return default if options.http_port is None else int(options.http_port)
+
+
+def _memory(options: argparse.Namespace, auto: int | None = None) -> MemoryConfig:
     mebibytes = options.memory_budget_mb
+    budget = options.memory_budget if mebibytes is None else mebibytes << 20
+    if budget is None:
+        budget = MemoryConfig().budget_bytes if auto is None else auto
     return MemoryConfig(
-        budget_bytes=options.memory_budget if mebibytes is None else mebibytes << 20,
+        budget_bytes=budget,
         adapter_fraction=options.adapter_fraction,
         kv_fraction=options.kv_fraction,
         extras_fraction=options.extras_fraction,
@@ -97,4 +149,4 @@ def _scheduler(options: argparse.Namespace) -> SchedulerConfig:
     return SchedulerConfig(context_tokens=options.context_tokens)
 
 
-__all__ = ["chosen_settings", "serve"]
+__all__ = ["chosen_settings", "serve", "settings_of"]

@@ -20,6 +20,11 @@ def size(text: str) -> int:
     return made
 
 
+def budget(text: str) -> int | None:
+    """A size; ``auto`` is None: whatever suits the device."""
+    return None if text.strip().lower() == "auto" else size(text)
+
+
 def count(text: str) -> int:
     """A whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
@@ -53,4 +58,4 @@ def port(text: str) -> int:
     return int(text)
 
 
-__all__ = ["count", "fraction", "part", "port", "size"]
+__all__ = ["budget", "count", "fraction", "part", "port", "size"]

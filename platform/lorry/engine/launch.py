@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from lorry.config import EngineConfig, to_plain
 from lorry.engine.contract import EngineInfo
+from lorry.engine.process import CONFIG_STATUS, REFUSAL
 from lorry.engine.transport_grpc import GrpcEngineClient
 from lorry.errors import EngineUnavailable, Unavailable
 
@@ -130,9 +131,17 @@ class EngineProcess:
                     return await self._client.probe()
                 await asyncio.wait([ended], timeout=_POLL_S)
                 if ended.done():
-                    raise EngineUnavailable(f"the engine ended with {ended.result()}\n{self.tail()}")
+                    raise EngineUnavailable(self._why_not(ended.result()))
         finally:
             ended.cancel()
+
+    def _why_not(self, status: int) -> str:
+        """What a child that ended before it was warm had to say: its own reason, where it refused to start."""
+        tail = self.tail()
+        _, refusal, reason = tail.rpartition(REFUSAL)
+        if status == CONFIG_STATUS and refusal:
+            return f"{REFUSAL}{reason}\nits log: {self._log_file}"
+        return f"the engine ended with {status}\n{tail}"
 
     def _environment(self) -> dict[str, str]:
         """What must be there before torch is imported. The registry's secrets stay out.

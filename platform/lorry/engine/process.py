@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FAULT_STATUS = 1
 CONFIG_STATUS = 78
+REFUSAL = "the engine cannot start: "
+"""Stands before the reason in the log's last line."""
 _log = logging.getLogger(__name__)
 
 
@@ -85,7 +87,7 @@ async def serve(config: EngineConfig, address: str) -> int:
     except LorryError as error:
         if engine is not None and engine.ended.is_set():
             return FAULT_STATUS  # while it warmed up; its log says how
-        _log.error("the engine cannot start: %s: %s", error.reason, error.message)
+        _log.error("%s%s: %s", REFUSAL, error.reason, error.message)
         return CONFIG_STATUS
     finally:
         parent.cancel()
@@ -151,7 +153,7 @@ def main() -> int:
     return asyncio.run(serve(config, sys.argv[1]))
 
 
-__all__ = ["CONFIG_STATUS", "FAULT_STATUS", "main", "serve"]
+__all__ = ["CONFIG_STATUS", "FAULT_STATUS", "REFUSAL", "main", "serve"]
 
 if __name__ == "__main__":
     status = main()

@@ -37,10 +37,8 @@ MOST_TOKENS = 2048
 """Each token of a step takes memory for its activations beside the budget."""
 _LEAST_TOKENS = 64
 _PAGES = (16, 64)
-_KV_BYTES = 4
-"""Keys and values are float32 on the CPU."""
-_ROW_BYTES = 4
-"""So are the rank rows of adapters."""
+_STATE_BYTES = 4
+"""Keys, values and the rank rows of adapters are float32 on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,8 @@ class ModelNumbers:
     context_tokens: int
     weight_bytes: int = 2
     """Of one parameter."""
+    state_bytes: int = _STATE_BYTES
+    """Of one element of KV or of an adapter's rank rows."""
 
     @classmethod
     def of(cls, spec: DecoderSpec, dtype: str) -> ModelNumbers:
@@ -169,8 +169,8 @@ def _page(typical: int) -> tuple[int, str]:
 
 def _rank(model: ModelNumbers, memory: MemoryConfig, context: int) -> tuple[int, str]:
     wanted = memory.max_rank
-    page_bytes = memory.page_tokens * model.kv_elements_per_token * _KV_BYTES
-    chunk_bytes = memory.chunk_rank * model.lora_row_elements * _ROW_BYTES
+    page_bytes = memory.page_tokens * model.kv_elements_per_token * model.state_bytes
+    chunk_bytes = memory.chunk_rank * model.lora_row_elements * model.state_bytes
     powers = [1 << bits for bits in range(wanted.bit_length() - 1, -1, -1)]
     for rank in dict.fromkeys((wanted, *powers)):
         try:
@@ -193,7 +193,7 @@ def _rank(model: ModelNumbers, memory: MemoryConfig, context: int) -> tuple[int,
 
 
 def _sequences(model: ModelNumbers, memory: MemoryConfig, cores: int, typical: int) -> tuple[int, str]:
-    sequence_bytes = typical * model.kv_elements_per_token * _KV_BYTES
+    sequence_bytes = typical * model.kv_elements_per_token * model.state_bytes
     kv_bytes = int(memory.budget_bytes * (1 - memory.adapter_fraction))
     fit = kv_bytes // sequence_bytes
     read_s = model.parameters * model.weight_bytes / WEIGHT_BYTES_PER_S

@@ -65,7 +65,7 @@ class Adapted:
             return F.embedding(ids, weight).float()
         hidden = F.embedding(ids.clamp(max=weight.shape[0] - 1), weight).float()
         for part in own:
-            assert part.extras.embedding is not None
+            assert isinstance(part.extras.embedding, EmbeddingExtras), "chunks are for the kernels"
             _embed(hidden[part.begin : part.end], ids[part.begin : part.end], part.extras.embedding)
         return hidden
 

@@ -49,6 +49,35 @@ class EmbeddingExtras:
                 yield part
 
 
+CHUNK_ROWS = 8
+"""Rows of a chunk are a multiple of it, so that the next one begins at a multiple of 128 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedEmbedding:
+    """``EmbeddingExtras`` as kernels read it (``lorry_kernels.ops.embedding``). ``weight`` ``[V, H]``, ``a`` ``[blocks,
+    V, 16]`` and ``b`` ``[blocks, H, 16]`` (scale inside; zeros beyond the rank, and rows to a multiple of
+    ``CHUNK_ROWS``) in the device's type; ``gain`` ``[H]`` and ``rows`` ``[n, H]`` float32; ``row_of`` ``[V]`` int32.
+    ``ids``: V."""
+
+    ids: int
+    weight: Tensor | None = None
+    a: Tensor | None = None
+    b: Tensor | None = None
+    gain: Tensor | None = None
+    row_of: Tensor | None = None
+    rows: Tensor | None = None
+
+    def tensors(self) -> Iterator[Tensor]:
+        for part in (self.weight, self.a, self.b, self.gain, self.row_of, self.rows):
+            if part is not None:
+                yield part
+
+    def map(self, of: Callable[[Tensor | None], Tensor | None]) -> ChunkedEmbedding:
+        parts = (self.weight, self.a, self.b, self.gain, self.row_of, self.rows)
+        return ChunkedEmbedding(self.ids, *map(of, parts))
+
+
 @dataclass(frozen=True, slots=True)
 class HeadExtras:
     """``logits = gain * (W (in_gain * x) + (x a^T) b) + addend``, where W's rows ``token_ids`` are ``rows``. ``weight``
@@ -82,11 +111,11 @@ class HeadExtras:
 @dataclass(frozen=True, slots=True)
 class AdapterExtras:
     """``vectors`` by (layer, site); ``norms`` by the base's tensor name, float32. ``vocabulary``: logits of a row, None
-    where they are the base's. Read-only by contract."""
+    where they are the base's. The embedding is chunked for a device with a page arena. Read-only by contract."""
 
     vectors: Mapping[tuple[int, Site], SiteVectors] = field(default_factory=dict)
     norms: Mapping[str, Tensor] = field(default_factory=dict)
-    embedding: EmbeddingExtras | None = None
+    embedding: EmbeddingExtras | ChunkedEmbedding | None = None
     head: HeadExtras | None = None
     vocabulary: int | None = None
 
@@ -122,7 +151,9 @@ class AdapterExtras:
             for key, own in self.vectors.items()
         }
         norms = {name: change(weight) for name, weight in self.norms.items()}
-        embedding = None if self.embedding is None else _mapped(self.embedding, of)
+        embedding = self.embedding
+        if embedding is not None:
+            embedding = embedding.map(of) if isinstance(embedding, ChunkedEmbedding) else _mapped(embedding, of)
         head = None if self.head is None else _mapped(self.head, of)
         return AdapterExtras(vectors, norms, embedding, head, self.vocabulary)
 
@@ -134,4 +165,4 @@ def _mapped(part: P, of: Callable[[Tensor | None], Tensor | None]) -> P:
     return replace(part, **{one.name: of(getattr(part, one.name)) for one in fields(part)})
 
 
-__all__ = ["AdapterExtras", "EmbeddingExtras", "HeadExtras", "SiteVectors"]
+__all__ = ["CHUNK_ROWS", "AdapterExtras", "ChunkedEmbedding", "EmbeddingExtras", "HeadExtras", "SiteVectors"]

@@ -8,7 +8,7 @@ there) and ``scales`` float32 columns; per (layer, site) they are the tables tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lorry.layers.sites import Site
@@ -40,21 +40,27 @@ class SlotRow:
 
     def __init__(self, spec: DecoderSpec, max_rank: int) -> None:
         self.blocks = -(-max_rank // CHUNK_RANK)
-        self.offsets = self.scales = 0
+        self.scales = 0
+        self.elements: list[int] = []
+        """By column of ``offsets``: of the piece that begins there, in its own type's elements."""
         sites: dict[tuple[int, Site], SiteColumns] = {}
         for site in spec.lora_sites():
-            count = len(site.slices)
-            a = self._take(count * self.blocks)
-            b = self._take(count * self.blocks)
-            gain, addend, in_gain = (self._take(count) for _ in range(3))
+            count, k, widths = len(site.slices), site.in_features, site.out_features
+            a = self._take([CHUNK_RANK * k] * (count * self.blocks))
+            b = self._take([CHUNK_RANK * n for n in widths for _ in range(self.blocks)])
+            gain, addend, in_gain = self._take(widths), self._take(widths), self._take([k] * count)
             sites[site.layer, site.site] = SiteColumns(count, self.blocks, a, b, gain, addend, in_gain, self.scales)
             self.scales += count
         self.sites: Mapping[tuple[int, Site], SiteColumns] = sites
-        self.norms: Mapping[str, int] = {name: self._take(1) for name in spec.norms()}
+        self.norms: Mapping[str, int] = {name: self._take([size]) for name, size in spec.norms().items()}
 
-    def _take(self, count: int) -> int:
-        first = self.offsets
-        self.offsets += count
+    @property
+    def offsets(self) -> int:
+        return len(self.elements)
+
+    def _take(self, elements: Sequence[int]) -> int:
+        first = len(self.elements)
+        self.elements.extend(elements)
         return first
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lorry.errors import InternalError
 from lorry.ids import Generation, SlotId
+from lorry.layers.embedding_tables import EmbeddingTables
 from lorry.layers.sites import Site
 from lorry.layers.slot_row import ALIGN, SlotRow
 
@@ -40,6 +41,7 @@ class SlotTables:
 
     def __init__(self, row: SlotRow, slots: int, device: torch.device) -> None:
         self._row = row
+        self._elements = np.array(row.elements, np.int64)
         self._slots = slots
         self._offsets = torch.full((slots, row.offsets), -1, dtype=torch.int64, device=device)
         self._scales = torch.zeros((slots, row.scales), dtype=torch.float32, device=device)
@@ -47,6 +49,8 @@ class SlotTables:
         self.sites: Mapping[tuple[int, Site], SiteTables] = {key: self._views(*key) for key in row.sites}
         self.norms: Mapping[str, Tensor] = {name: self._offsets[:, column] for name, column in row.norms.items()}
         """int64 ``[slots]`` by the base's tensor name, strided."""
+        self.embedding = EmbeddingTables(row.blocks, slots, device)
+        """Filled before ``publish``; ``clear`` empties it too."""
 
     def _views(self, layer: int, site: Site) -> SiteTables:
         at = self._row.sites[layer, site]
@@ -69,11 +73,13 @@ class SlotTables:
         generation: Generation,
         offsets: npt.NDArray[np.int64],
         scales: npt.NDArray[np.float32],
-        arena_bytes: int,
         unit: npt.NDArray[np.int64],
+        pages: int,
+        page_bytes: int,
     ) -> None:
-        """``offsets`` in elements of ``unit`` bytes. Raises InternalError, nothing published, for a slot or generation
-        out of range, a row of another width, or an offset that is misaligned or outside the arena."""
+        """``offsets`` in elements of ``unit`` bytes, of an arena with so many pages that may be used. Raises
+        InternalError, nothing published, for a slot or generation out of range, a row of another width, or a piece that
+        is misaligned, outside those pages, or does not end in the page that it begins in."""
         if not 0 <= slot < self._slots:
             raise InternalError(f"slot: {slot} is not one of {self._slots}; nothing was published")
         if generation < 0:
@@ -81,10 +87,18 @@ class SlotTables:
         if offsets.shape != (self._row.offsets,) or scales.shape != (self._row.scales,):
             raise InternalError(f"offsets: {offsets.shape} and {scales.shape} are no row of this device's tables")
         used = offsets >= 0
-        begins = offsets[used] * unit[used]
-        if ((begins % ALIGN != 0) | (begins >= arena_bytes)).any() or (offsets < -1).any():
+        begins, sizes = (all_of[used] * unit[used] for all_of in (offsets, self._elements))
+        if (begins % ALIGN != 0).any() or (begins >= pages * page_bytes).any() or (offsets < -1).any():
             raise InternalError(
-                f"offsets: a piece of slot {slot} is not aligned to {ALIGN} bytes, or outside the arena"
+                f"offsets: a piece of slot {slot} is not aligned to {ALIGN} bytes, or outside the arena; nothing was "
+                "published"
+            )
+        over = begins % page_bytes + sizes > page_bytes
+        if over.any():
+            column = int(np.flatnonzero(used)[np.argmax(over)])
+            raise InternalError(
+                f"offsets: the piece of column {column}, slot {slot}, begins at byte {begins[over][0]} and has "
+                f"{sizes[over][0]}, past its page of {page_bytes}; nothing was published"
             )
         # The generation goes last: on one stream nothing can run between, and a reader that compares it has the row.
         self._put(self._offsets[slot], torch.from_numpy(offsets))
@@ -96,6 +110,7 @@ class SlotTables:
         self.generation[slot : slot + 1].fill_(NO_GENERATION)
         self._offsets[slot].fill_(-1)
         self._scales[slot].zero_()
+        self.embedding.clear(slot)
 
     def _put(self, target: Tensor, source: Tensor) -> None:
         """torch's allocator of pinned memory keeps the staging block until the stream has read it."""

@@ -1,9 +1,10 @@
 """A decoder over a page arena with the Triton kernels: 16-bit activations, decode rows first, then prefill.
 
 The host decides which parts there are and how many rows; everything else is read on the device when the kernels run, so
-that a decode step can be captured in a CUDA graph. Rows of adapters read the slot tables: LoRA, gains, addends and
-norms. What an adapter has beside these (input gains, embedding, head) the caller hands in as ``OwnRows``, and such a
-step is not captured.
+that a decode step can be captured in a CUDA graph. Rows of adapters read the slot tables: LoRA, gains, addends, norms,
+and, where the caller says that some row may have one (``Beside``), input gains and embeddings. A head of an adapter's
+own is in no table: it may have another vocabulary, and so another shape of answer. ``logits`` is handed it, outside any
+graph, with what ``hidden`` answered.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lorry.layers.adapted import Adapted, ExtraRows, adapted_logits
+from lorry.layers.adapted import ExtraRows, adapted_logits
+from lorry.layers.extras_arena import ExtrasArena
 from lorry.layers.linear import PlainLinear
 from lorry.layers.page_arena import PageArena
 from lorry.layers.sites import SITE_SLICES, Site, module_name
 from lorry.layers.slot_tables import SlotTables
 from lorry.layers.spec import EMBEDDING, FINAL_NORM, HEAD, DecoderSpec
 from lorry.models.fused import joined
+from lorry.models.own_embedding import OwnEmbedding
 from lorry.models.rope import rotary_frequencies
-from lorry.models.site_lora import SiteLora, Workspaces
+from lorry.models.site_lora import Routed, SiteLora, Workspaces
 from lorry_kernels.cpu import rotary_tables
 from lorry_kernels.ops.decode_plan import DecodePlan
 from lorry_kernels.ops.own_weights import OwnWeights
@@ -64,19 +67,23 @@ class PrefillRows:
         return self.plan.tokens
 
 
-@dataclass(frozen=True, slots=True)
-class OwnRows:
-    """Rows ``begin..end`` of one adapter that has more than the tables say. Norms and vectors of ``extras`` are not
-    looked at; ``in_gains`` are float32 ``[K]`` by (layer, site), one a slice or None."""
+InGains = Mapping[tuple[int, Site], tuple[int, ...]]
+"""By (layer, site) the slices that have an input gain, ascending."""
 
-    rows: ExtraRows
-    in_gains: Mapping[tuple[int, Site], tuple[Tensor | None, ...]] = field(default_factory=dict)
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is launched beside LoRA. ``in_gains``: where a row may have one; ``embedding``: a row may have its own."""
+
+    in_gains: InGains = field(default_factory=dict)
+    embedding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
     """One step. ``ids``, ``positions`` int64 ``[T]``; ``place`` int64 ``[T]``, page * page_tokens + offset of each new
-    key, -1: nowhere; ``slot`` int32 ``[T]`` as routed (-1: the base), None where no row has an adapter."""
+    key, -1: nowhere; ``slot`` int32 ``[T]`` as routed (-1: the base), None where no row has an adapter: then nothing is
+    ``beside``."""
 
     ids: Tensor
     positions: Tensor
@@ -84,7 +91,7 @@ class PagedBatch:
     slot: Tensor | None
     decode: DecodeRows | None
     prefill: PrefillRows | None
-    own: tuple[OwnRows, ...] = ()
+    beside: Beside = field(default_factory=Beside)
 
     @property
     def parts(self) -> tuple[tuple[slice, DecodeRows | PrefillRows], ...]:
@@ -96,14 +103,15 @@ class PagedBatch:
                 begin += part.rows
         return tuple(found)
 
+    @property
+    def routed(self) -> tuple[Routed, ...]:
+        return tuple((rows, part.routing) for rows, part in self.parts if part.routing is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class _Linear:
     weight: Tensor
     bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +132,23 @@ class PagedDecoder:
         spec: DecoderSpec,
         tensors: Mapping[str, Tensor],
         arena: PageArena,
+        extras: ExtrasArena,
         tables: SlotTables,
         blocks: int,
         context_tokens: int,
     ) -> None:
-        """``tensors`` lie on the device in the arena's type. ``blocks``: chunks of the largest rank."""
+        """``tensors`` lie on the device in the arena's type, adapters' embeddings in ``extras``. ``blocks``: chunks of
+        the largest rank."""
         self.spec = spec
         self._arena = arena
         self._tables = tables
-        self._device, self._dtype = arena.elements.device, arena.elements.dtype
+        self._device, self.dtype = arena.elements.device, arena.elements.dtype
         self._embedding = tensors[EMBEDDING]
+        self._own_embedding = OwnEmbedding(self._embedding, tables.embedding, extras, blocks)
         self._head = PlainLinear(tensors[HEAD])
         self._final_norm = tensors[FINAL_NORM]
         self._layers = [self._layer(tensors, layer) for layer in range(spec.layers)]
-        self._lora = {site: SiteLora(spec, site, blocks, self._dtype, self._device) for site in Site}
+        self._lora = {site: SiteLora(spec, site, blocks, self.dtype, self._device) for site in Site}
         frequencies, scale = rotary_frequencies(spec.rope, spec.head_dim)
         cos, sin = rotary_tables(frequencies, context_tokens, scale)
         half = spec.head_dim // 2
@@ -174,7 +185,7 @@ class PagedDecoder:
     def hidden(self, batch: PagedBatch, workspaces: Workspaces) -> Tensor:
         """Writes the batch's KV and returns ``[T, hidden]``, what ``logits`` makes logits of."""
         spec = self.spec
-        residual = self._embed(batch)
+        residual = self._embed(batch, workspaces)
         added: Tensor | None = None
         for index, layer in enumerate(self._layers):
             own = self._own_norm(f"{layer.prefix}.input_layernorm.weight", batch.slot)
@@ -213,11 +224,10 @@ class PagedDecoder:
             found[begin : begin + len(part)] = part
         return found
 
-    def _embed(self, batch: PagedBatch) -> Tensor:
-        own = [one.rows for one in batch.own if one.rows.extras.embedding is not None]
-        if not own:
-            return F.embedding(batch.ids, self._embedding)
-        return Adapted(own).embed(batch.ids, self._embedding).to(self._dtype)
+    def _embed(self, batch: PagedBatch, workspaces: Workspaces) -> Tensor:
+        if batch.beside.embedding:
+            return self._own_embedding(batch.ids, batch.routed, workspaces)
+        return F.embedding(batch.ids, self._embedding)
 
     def _own_norm(self, name: str, slot: Tensor | None) -> OwnWeights | None:
         if slot is None:
@@ -227,37 +237,14 @@ class PagedDecoder:
     def _linear(
         self, index: int, layer: _Layer, site: Site, x: Tensor, batch: PagedBatch, workspaces: Workspaces
     ) -> Tensor:
-        linear = layer.linears[site]
-        gained = [(one.rows, gains) for one in batch.own if (gains := one.in_gains.get((index, site)))]
-        y = self._product(linear, site, x, gained) if gained else linear(x)
-        for rows, part in batch.parts:
-            if part.routing is not None:
-                self._lora[site].apply(
-                    y[rows],
-                    x[rows],
-                    self._tables.sites[index, site],
-                    self._arena,
-                    part.routing,
-                    linear.bias,
-                    workspaces,
-                )
-        return y
-
-    def _product(
-        self, linear: _Linear, site: Site, x: Tensor, gained: Sequence[tuple[ExtraRows, tuple[Tensor | None, ...]]]
-    ) -> Tensor:
-        """The base's product with inputs scaled for some rows, a slice at a time: LoRA reads x as it was."""
-        y = linear(x)
-        for rows, gains in gained:
-            column, own = 0, slice(rows.begin, rows.end)
-            for gain, name in zip(gains, SITE_SLICES[site], strict=True):
-                width = self.spec.slice_shape(name)[0]
-                if gain is not None:
-                    columns = slice(column, column + width)
-                    bias = None if linear.bias is None else linear.bias[columns]
-                    scaled = (x[own].float() * gain).to(x.dtype)
-                    y[own, columns] = F.linear(scaled, linear.weight[columns], bias)
-                column += width
+        linear, lora, tables = layer.linears[site], self._lora[site], self._tables.sites[index, site]
+        gained = batch.beside.in_gains.get((index, site))
+        if gained:
+            y = lora.gained(x, linear.weight, linear.bias, tables, self._arena, batch.routed, gained)
+        else:
+            y = F.linear(x, linear.weight, linear.bias)
+        for rows, routing in batch.routed:
+            lora.apply(y[rows], x[rows], tables, self._arena, routing, linear.bias, workspaces)
         return y
 
     def _attend(self, index: int, layer: _Layer, qkv: Tensor, batch: PagedBatch) -> Tensor:
@@ -285,4 +272,4 @@ class PagedDecoder:
         return out.view(-1, heads * dim)
 
 
-__all__ = ["DecodeRows", "OwnRows", "PagedBatch", "PagedDecoder", "PrefillRows"]
+__all__ = ["Beside", "DecodeRows", "InGains", "PagedBatch", "PagedDecoder", "PrefillRows"]

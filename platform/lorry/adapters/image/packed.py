@@ -1,10 +1,11 @@
 """The host tier's ready-to-copy image of an adapter for a device with a page arena. Imports torch.
 
-Everything but whole embeddings and heads lies in pages, in chunks of 16 ranks: A ``[16, K]`` and B ``[N, 16]`` in the
+Everything but embeddings and heads lies in pages, in chunks of 16 ranks: A ``[16, K]`` and B ``[N, 16]`` in the
 arena's type, zeros beyond a module's own rank; gains, addends, input gains and norms as float32 vectors. A page is
 copied as it is into whatever page of the device is free, so a load is ``len(pages)`` copies; where the pieces lie in
-them becomes the slot's row (``lorry.layers.slot_row``) when the device's pages are known. The idea of one pool of
-pages for KV and adapters is S-LoRA's (Sheng and others, 2023).
+them becomes the slot's row (``lorry.layers.slot_row``) when the device's pages are known. The idea of one pool of pages
+for KV and adapters is S-LoRA's (Sheng and others, 2023). What has a row an id is too large for a page: embedding, in
+chunks too, and head go into an arena of their own (``lorry.layers.extras_arena``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from lorry.adapters.plan import AdapterPlan, ModulePlan
 from lorry.adapters.shards import WeightFiles
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest
-from lorry.layers.extras import AdapterExtras
+from lorry.layers.extras import CHUNK_ROWS, AdapterExtras, ChunkedEmbedding, EmbeddingExtras
+from lorry.layers.extras_arena import arena_bytes
 from lorry.layers.slot_row import CHUNK_RANK, SlotRow
 from lorry.layers.spec import DecoderSpec
 
@@ -46,8 +48,9 @@ class PageLayout:
 @dataclass(frozen=True, slots=True)
 class PackedImage:
     """Read-only by contract. ``page_of`` int32 and ``byte_of`` int64 ``[row.offsets]``: where the piece of a column
-    begins, -1 where the adapter has none; ``unit`` int64, the bytes of an element there. ``extras``: whole embeddings
-    and heads, None without. ``page_sums`` int64: ``word_sums`` of each page. ``nbytes``: of host memory."""
+    begins, -1 where the adapter has none; ``unit`` int64, the bytes of an element there. ``extras``: embedding, in
+    chunks, and head, None without; ``extra_bytes``: what they take of the extras' arena. ``page_sums`` int64:
+    ``word_sums`` of each page. ``nbytes``: of host memory."""
 
     digest: AdapterDigest
     rank: int
@@ -152,8 +155,12 @@ class _Packing:
             unit[piece.column] = piece.dtype.itemsize
         whole = None
         if extras is not None and (extras.embedding is not None or extras.head is not None):
-            whole = AdapterExtras({}, {}, extras.embedding, extras.head, extras.vocabulary)
-        extra_bytes = 0 if whole is None else whole.nbytes
+            embedding = None
+            if extras.embedding is not None:
+                assert isinstance(extras.embedding, EmbeddingExtras)
+                embedding = self._chunked(extras.embedding, extras.vocabulary or self._source.spec.vocabulary)
+            whole = AdapterExtras({}, {}, embedding, extras.head, extras.vocabulary)
+        extra_bytes = arena_bytes(whole)
         return PackedImage(
             digest=self._source.digest,
             rank=self._plan.rank,
@@ -170,6 +177,20 @@ class _Packing:
             extra_bytes=extra_bytes,
             nbytes=extra_bytes + _taken(pages.nbytes, layout.pinned),
         )
+
+    def _chunked(self, own: EmbeddingExtras, ids: int) -> ChunkedEmbedding:
+        """A matrix that is in the device's type already stays the one that a head may share."""
+        keep, dtype = self._source.keep, self._layout.dtype
+        weight, a, b = own.weight, own.a, own.b
+        if weight is not None and weight.dtype != dtype:
+            weight = keep(weight, dtype)
+        if a is not None and b is not None:
+            if a.shape[1] > self._layout.row.blocks * CHUNK_RANK:
+                most = self._layout.row.blocks * CHUNK_RANK
+                raise self._source.failed(f"the embedding has rank {a.shape[1]}, over {most}")
+            a, b = (keep(_chunks(matrix), dtype) for matrix in (a, b.T))
+        row_of = None if own.row_of is None else keep(own.row_of, torch.int32)
+        return ChunkedEmbedding(ids, weight, a, b, own.gain, row_of, own.rows)
 
     def _low_rank(self) -> Iterator[_Piece]:
         """Chunks of every module that has factors. They are read one module at a time, when its first one is filled."""
@@ -237,6 +258,15 @@ class _Packing:
 def _taken(nbytes: int, pinned: bool) -> int:
     """Bytes of host memory: torch takes pinned memory in powers of two."""
     return 1 << (nbytes - 1).bit_length() if pinned and nbytes else nbytes
+
+
+def _chunks(matrix: Tensor) -> Tensor:
+    """``[R, rank]`` -> ``[blocks, R', 16]``."""
+    rows, rank = matrix.shape
+    blocks = -(-rank // CHUNK_RANK)
+    made = matrix.new_zeros(-(-rows // CHUNK_ROWS) * CHUNK_ROWS, blocks, CHUNK_RANK)
+    made.view(len(made), -1)[:rows, :rank] = matrix
+    return made.transpose(0, 1)
 
 
 def _vector(column: int, values: Tensor) -> _Piece:

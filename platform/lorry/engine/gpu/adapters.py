@@ -6,8 +6,8 @@ shows that the bytes are still those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,18 @@ from torch import Tensor
 from lorry.adapters.image.extras import extra_sums
 from lorry.adapters.image.packed import PackedImage
 from lorry.engine.gpu.copies import Copies, copying
+from lorry.engine.gpu.forms import Form
 from lorry.engine.gpu.pages import PageMap
 from lorry.engine.slot_table import SlotTable
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
-from lorry.layers.extras import AdapterExtras
-from lorry.layers.sites import Site
+from lorry.layers.extras import AdapterExtras, ChunkedEmbedding
+from lorry.layers.extras_arena import ExtrasArena, arena_bytes
+from lorry.layers.sites import SITE_SLICES, Site
 from lorry.layers.slot_row import SlotRow
 from lorry.layers.slot_tables import SlotTables
 from lorry.layers.spec import DecoderSpec
+from lorry.models.paged import InGains
 from lorry.scheduler.plan import SlotLoad
 
 _PAGES_AT_ONCE = 16
@@ -35,8 +38,8 @@ _PAGES_AT_ONCE = 16
 @dataclass(frozen=True, slots=True)
 class DeviceSlot:
     """What was loaded: ``pages`` are the arena's, int64 on the device, in the image's order; ``sums`` is what they add
-    up to. ``extras`` (embedding and head) lie on the device too; ``in_gains`` are views of the pages, float32 ``[K]``
-    by (layer, site), one a slice or None."""
+    up to. ``extras`` (embedding and head) lie in the extras' arena; ``in_gains`` says where its row of the tables has
+    input gains."""
 
     generation: Generation
     digest: AdapterDigest
@@ -45,12 +48,14 @@ class DeviceSlot:
     sums: tuple[int, ...]
     extras: AdapterExtras | None
     extra_sums: tuple[int | None, ...]
-    in_gains: Mapping[tuple[int, Site], tuple[Tensor | None, ...]]
+    in_gains: InGains
 
     @property
-    def special(self) -> bool:
-        """It has what the slot tables do not say."""
-        return self.extras is not None or bool(self.in_gains)
+    def form(self) -> Form:
+        """Of a step with it."""
+        if any(len(SITE_SLICES[site]) > 1 for _, site in self.in_gains):
+            return Form.SLICED
+        return Form.OWN if self.in_gains or self.extras is not None else Form.LORA
 
 
 class DeviceAdapters(SlotTable[DeviceSlot]):
@@ -67,6 +72,7 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
         pages: PageMap,
         tables: SlotTables,
         copies: Copies,
+        extras: ExtrasArena,
     ) -> None:
         """``arena`` uint8 ``[pages + 1, page_bytes]``: the page behind the last is nobody's."""
         super().__init__()
@@ -77,6 +83,7 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
         self._dtype = dtype
         self._pages = pages
         self._copies = copies
+        self._extras = extras
         self.tables = tables
 
     def load(self, load: SlotLoad, image: PackedImage, step: int) -> None:
@@ -89,12 +96,28 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
             )
         self.unload(load.slot)
         places = np.array([self._pages.chunk(chunk) for chunk in load.chunks], np.int64)
-        extras = None
+        extras = None if image.extras is None else self._room(image.extras, load.digest)
+        try:
+            self._fill(load, image, places, extras, step)
+        except BaseException:
+            self.tables.embedding.clear(load.slot)
+            self._extras.release(extras)
+            raise
+
+    def _fill(
+        self,
+        load: SlotLoad,
+        image: PackedImage,
+        places: npt.NDArray[np.int64],
+        extras: AdapterExtras | None,
+        step: int,
+    ) -> None:
         with copying(self._copies):
             for page, source in zip(places, image.pages, strict=True):
                 self._copies.copy(self._arena[int(page)], source)
-            if image.extras is not None:
-                extras = _on_device(image.extras, self._arena.device, load.digest)
+            if extras is not None and image.extras is not None:
+                for target, source in dict(zip(extras.tensors(), image.extras.tensors(), strict=True)).items():
+                    self._copies.copy(target, source)
         offsets = image.offsets(places)
         entry = DeviceSlot(
             load.generation,
@@ -108,24 +131,65 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
         )
         if not self._intact(entry, whole=True):
             raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
-        arena_bytes = self._arena.numel()
-        self.tables.publish(load.slot, load.generation, offsets, image.scales, arena_bytes, image.unit)
+        pages, page_bytes = self._arena.shape[0] - 1, self._arena.shape[1]
+        self._point(load.slot, extras)
+        self.tables.publish(load.slot, load.generation, offsets, image.scales, image.unit, pages, page_bytes)
         self._publish(load.slot, entry, step)
 
-    def _in_gains(self, offsets: npt.NDArray[np.int64]) -> Mapping[tuple[int, Site], tuple[Tensor | None, ...]]:
-        vectors = self._arena.view(-1).view(torch.float32)
-        found: dict[tuple[int, Site], tuple[Tensor | None, ...]] = {}
+    def _room(self, extras: AdapterExtras, digest: AdapterDigest) -> AdapterExtras:
+        """Uninitialised, in the extras' arena; a tensor that embedding and head share is one there too. What is there
+        moves together where the room is in pieces. Raises AdapterLoadFailed where there is too little."""
+        free = self._extras.bytes.numel() - self._extras.used
+        if arena_bytes(extras) > free:
+            raise AdapterLoadFailed(
+                f"adapter {digest}: its embedding and head take {arena_bytes(extras)} bytes and {free} are free; "
+                "raise extras_fraction"
+            )
+        taken: list[Tensor] = []
+
+        def take(tensor: Tensor) -> Tensor:
+            found = self._extras.take(tensor)
+            if found is None:
+                raise _InPieces
+            taken.append(found)
+            return found
+
+        try:
+            return extras.map(take)
+        except _InPieces:
+            for tensor in taken:
+                self._extras.give_back(tensor)
+            self._compact()
+            return extras.map(take)
+
+    def _compact(self) -> None:
+        """On the compute stream: steps before it read the old places, those after it the new ones."""
+        moved = self._extras.compact()
+        for slot, entry in self._slots.items():
+            if entry.extras is not None:
+                self._slots[slot] = replace(entry, extras=entry.extras.map(moved))
+                self._point(slot, self._slots[slot].extras)
+
+    def _point(self, slot: SlotId, extras: AdapterExtras | None) -> None:
+        embedding = None if extras is None else extras.embedding
+        if embedding is not None:
+            assert isinstance(embedding, ChunkedEmbedding)
+            self.tables.embedding.publish(slot, embedding, self._extras)
+
+    def _in_gains(self, offsets: npt.NDArray[np.int64]) -> InGains:
+        found: dict[tuple[int, Site], tuple[int, ...]] = {}
         for site in self._sites:
             first = self._row.sites[site.layer, site.site].in_gain
-            begins = [int(offset) for offset in offsets[first : first + len(site.slices)]]
-            if max(begins) >= 0:
-                size = site.in_features
-                found[site.layer, site.site] = tuple(vectors[at : at + size] if at >= 0 else None for at in begins)
+            own = tuple(index for index in range(len(site.slices)) if offsets[first + index] >= 0)
+            if own:
+                found[site.layer, site.site] = own
         return found
 
     def unload(self, slot: SlotId) -> None:
-        if slot in self._slots:
+        entry = self._slots.get(slot)
+        if entry is not None:
             self.tables.clear(slot)
+            self._extras.release(entry.extras)
         super().unload(slot)
 
     def release(self, chunks: Iterable[ChunkId]) -> None:
@@ -154,18 +218,8 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
         return sums == entry.sums and extra_sums(entry.extras) == entry.extra_sums
 
 
-def _on_device(extras: AdapterExtras, device: torch.device, digest: AdapterDigest) -> AdapterExtras:
-    """Copies; a tensor that embedding and head share stays one. Raises AdapterLoadFailed where the device has no room
-    in one piece, though the budget has the bytes: no other request need end for it."""
-    if device.type == "cpu":
-        return extras
-    try:
-        return extras.map(lambda tensor: tensor.to(device))
-    except torch.OutOfMemoryError as error:
-        raise AdapterLoadFailed(
-            f"adapter {digest}: the device has no {extras.nbytes} bytes for its embedding and head; lower "
-            "extras_fraction"
-        ) from error
+class _InPieces(Exception):
+    """What is free is no single piece."""
 
 
 __all__ = ["DeviceAdapters", "DeviceSlot"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lorry.adapters.image.packed import PageLayout
 from lorry.config import MemoryConfig, SchedulerConfig
-from lorry.engine.gpu.build import build_paged, largest_pages
+from lorry.engine.gpu.build import build_paged, extras_bytes, largest_pages
 from lorry.engine.gpu.runner import PagedRunner
 from lorry.engine.warming import warm_up
 from lorry.errors import InvalidRequest
@@ -97,7 +97,7 @@ def profile(
 
     _largest_steps(build, limits, pages, memory.page_tokens)
     gc.collect()  # whatever of it lies in a cycle
-    arena = (pages + 1) * layout.page_bytes
+    arena = (pages + 1) * layout.page_bytes + extras_bytes(trial)
     activations = max(0, meter.most() - arena)
     budget = int((free * SHARE - activations) / (1 + memory.extras_fraction)) // layout.page_bytes * layout.page_bytes
     if budget <= 0:

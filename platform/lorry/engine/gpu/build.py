@@ -15,11 +15,13 @@ from lorry.engine.gpu.adapters import DeviceAdapters
 from lorry.engine.gpu.block_tables import BlockTableMirror
 from lorry.engine.gpu.buckets import decode_buckets
 from lorry.engine.gpu.copies import Copies, InlineCopies, StreamCopies
+from lorry.engine.gpu.forms import ALWAYS, Form
 from lorry.engine.gpu.graphs import CudaGraphs, Graphs, StandInGraphs
 from lorry.engine.gpu.inputs import DeviceShape
 from lorry.engine.gpu.pages import PageMap
 from lorry.engine.gpu.runner import Device, PagedRunner
 from lorry.ids import AdapterDigest
+from lorry.layers.extras_arena import ExtrasArena
 from lorry.layers.page_arena import PageArena
 from lorry.layers.slot_row import CHUNK_RANK, SlotRow
 from lorry.layers.slot_tables import SlotTables
@@ -65,6 +67,12 @@ def largest_pages(spec: DecoderSpec, layout: PageLayout, max_rank: int) -> int:
     return place(sizes, layout.page_bytes)[1]
 
 
+def extras_bytes(memory: MemoryConfig) -> int:
+    """Of the arena of embeddings and heads: as many as the ledger grants at most. They come on top of the budget, which
+    is the pages' arena."""
+    return int(memory.budget_bytes * memory.extras_fraction)
+
+
 def build_paged(
     spec: DecoderSpec,
     tensors: Mapping[str, Tensor],
@@ -83,12 +91,13 @@ def build_paged(
     tables = SlotTables(layout.row, memory.max_slots, device)
     copies: Copies = StreamCopies(device) if device.type == "cuda" else InlineCopies()
     graphs: Graphs = CudaGraphs(device) if device.type == "cuda" else StandInGraphs()
-    adapters = DeviceAdapters(spec, layout.row, arena.bytes, layout.dtype, pages, tables, copies)
+    extras = ExtrasArena(extras_bytes(memory), layout.dtype, device)
+    adapters = DeviceAdapters(spec, layout.row, arena.bytes, layout.dtype, pages, tables, copies, extras)
     context = limits.context_tokens
     max_pages = -(-context // memory.page_tokens)
     # A step may hold the last rows of sequences that ended in it and the first of those that begin.
     mirror = BlockTableMirror(2 * limits.max_sequences, max_pages, pages.page, device)
-    decoder = PagedDecoder(spec, tensors, arena, tables, layout.row.blocks, context)
+    decoder = PagedDecoder(spec, tensors, arena, extras, tables, layout.row.blocks, context)
     shape = DeviceShape.of(spec, memory.page_tokens, max_pages, memory.max_slots, device)
     runner = PagedRunner(
         Device(shape, decoder, pages, mirror, adapters),
@@ -97,8 +106,9 @@ def build_paged(
         graphs=graphs,
         buckets=decode_buckets(limits.max_sequences),
         max_tokens=limits.token_budget,
+        forms=(*ALWAYS, Form.OWN) if device.type == "cuda" else ALWAYS,
     )
     return PagedParts(runner, adapters, arena, pages)
 
 
-__all__ = ["PagedParts", "build_paged", "largest_pages", "page_layout", "paged_ledger"]
+__all__ = ["PagedParts", "build_paged", "extras_bytes", "largest_pages", "page_layout", "paged_ledger"]

@@ -7,19 +7,16 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from lorry.errors import InternalError
+from lorry.engine.gpu.trace import Body, Trace, poison
 
 WARM_UPS = 2
 """Runs before a capture: libraries allocate their workspaces and kernels are compiled in the first."""
-
-Body = Callable[[], tuple[Tensor, ...]]
 
 
 class Graph(Protocol):
@@ -29,8 +26,9 @@ class Graph(Protocol):
 
 
 class Graphs(Protocol):
-    def capture(self, body: Body) -> Graph:
-        """Runs the body a few times, then keeps it."""
+    def capture(self, body: Body, inputs: Sequence[Tensor] = ()) -> Graph:
+        """Runs the body a few times, then keeps it. ``inputs``: static buffers that are filled, whole, before each run;
+        what they hold is lost with the capture, though a card leaves it there."""
 
 
 class CudaGraphs:
@@ -42,7 +40,7 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch types its members only
 
-    def capture(self, body: Body) -> Graph:
+    def capture(self, body: Body, inputs: Sequence[Tensor] = ()) -> Graph:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -66,49 +64,30 @@ class _CudaGraph:
 
 
 class StandInGraphs:
-    """For the CPU: the body runs again, under a graph's rules. What it returned at capture is what it returns ever
-    after, with the new run's values; and reading a value on the host raises."""
+    """For the CPU: the body under a graph's rules (``lorry.engine.gpu.trace``). What is recorded runs, with the values
+    and at the addresses of the capture; a body that asks for anything else since, or reads a value on the host, raises.
 
-    def capture(self, body: Body) -> Graph:
+    On a card a capture computes nothing. So ``inputs`` and the answers hold values here that cannot be mistaken for
+    real ones until somebody fills the inputs and runs the graph.
+    """
+
+    def capture(self, body: Body, inputs: Sequence[Tensor] = ()) -> Graph:
         body()
-        with NoHostReads():  # type: ignore[no-untyped-call]  # torch does not type the base class
-            outputs = body()
-        return _StandIn(body, outputs)
+        trace = Trace(body)
+        for tensor in inputs:
+            poison(tensor)
+        trace.poison_outputs()
+        return _StandIn(trace, torch.is_inference_mode_enabled())
 
 
 class _StandIn:
-    def __init__(self, body: Body, outputs: tuple[Tensor, ...]) -> None:
-        self._body, self._outputs = body, outputs
+    def __init__(self, trace: Trace, inference: bool) -> None:
+        self._trace, self._inference = trace, inference
 
     def run(self) -> tuple[Tensor, ...]:
-        with NoHostReads():  # type: ignore[no-untyped-call]  # torch does not type the base class
-            made = self._body()
-        for kept, new in zip(self._outputs, made, strict=True):
-            kept.copy_(new)
-        return self._outputs
+        with torch.inference_mode(self._inference):
+            self._trace.run()
+        return self._trace.outputs
 
 
-class NoHostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # the same
-    """Raises InternalError where a body asks a tensor for a value, or for a shape that depends on values; or makes a
-    tensor of a host's values, which a graph would copy from memory that is another's by then."""
-
-    _READS = frozenset(
-        ("_local_scalar_dense", "nonzero", "item", "is_nonzero", "masked_select", "unique_dim", "_unique2")
-    )
-    _FROM_HOST = frozenset(("lift_fresh", "_pin_memory"))
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = func._schema.name.rpartition("::")[2]
-        masked = name in ("index", "index_put_") and any(
-            isinstance(one, Tensor) and one.dtype == torch.bool for one in args[1] or ()
-        )
-        if name in self._FROM_HOST:
-            raise InternalError(f"aten::{name} makes a tensor of the host's values, which a captured graph cannot do")
-        if name in self._READS or masked:
-            raise InternalError(f"aten::{name} reads a value on the host, which a captured graph cannot do")
-        return func(*args, **(kwargs or {}))
-
-
-__all__ = ["CudaGraphs", "Graph", "Graphs", "NoHostReads", "StandInGraphs"]
+__all__ = ["CudaGraphs", "Graph", "Graphs", "StandInGraphs"]

@@ -83,6 +83,11 @@ class DecodeInputs:
         return DecodeRows(self._plans, self._table, self._workspace, self._routing)
 
     @property
+    def routed_slot(self) -> Tensor | None:
+        """int32 ``[rows]``, -1 for the base and for a fault."""
+        return None if self._routing is None else self._routing.slot
+
+    @property
     def fault(self) -> Tensor | None:
         """int32 ``[rows]``, 1 where the device holds another fill of the slot than was planned for."""
         return None if self._routing is None else self._routing.fault

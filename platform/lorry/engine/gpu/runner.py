@@ -1,9 +1,14 @@
-"""Runs a StepPlan on a device with a page arena: decode steps as captured graphs, all others eagerly."""
+"""Runs a StepPlan on a device with a page arena: decode steps as captured graphs, all others eagerly.
+
+An adapter's own head is outside: it may have another vocabulary, and a graph has one shape of answer. So the graph of a
+step with such rows leaves its hidden rows, and those heads are multiplied after it, one vocabulary at a time; rows of
+the base's head have the graph's logits.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -14,6 +19,7 @@ from lorry.adapters.image.packed import PackedImage
 from lorry.engine.gpu.adapters import DeviceAdapters, DeviceSlot
 from lorry.engine.gpu.block_tables import BlockTableMirror, packed, upload
 from lorry.engine.gpu.buckets import bucket_of
+from lorry.engine.gpu.forms import ALWAYS, Form
 from lorry.engine.gpu.graphs import Graph, Graphs
 from lorry.engine.gpu.inputs import (
     IDS,
@@ -32,9 +38,11 @@ from lorry.engine.plan_runner import PlanRunner, Results
 from lorry.engine.sampler import Drawn, score_prompt
 from lorry.errors import NonFiniteLogits, SlotIntegrity
 from lorry.ids import BASE_SLOT, AdapterDigest, PageId, SequenceId
-from lorry.layers.adapted import ExtraRows, extra_rows
+from lorry.layers.adapted import extra_rows
 from lorry.layers.extras import AdapterExtras
-from lorry.models.paged import OwnRows, PagedBatch, PagedDecoder
+from lorry.layers.sites import SITE_SLICES, Site
+from lorry.layers.spec import DecoderSpec
+from lorry.models.paged import Beside, PagedBatch, PagedDecoder
 from lorry.models.site_lora import Workspaces
 from lorry.request import TokenLogprobs
 from lorry.scheduler.plan import SequenceResult, SequenceStep
@@ -58,7 +66,8 @@ class Device:
 
 
 class PagedRunner(PlanRunner[DeviceSlot]):
-    """``buckets``: numbers of decode rows that are captured, ascending; without ``graphs`` nothing is."""
+    """``buckets``: numbers of decode rows that are captured, ascending; without ``graphs`` nothing is. ``forms`` are
+    captured by ``capture``, others where a step first has one."""
 
     def __init__(
         self,
@@ -69,17 +78,21 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         graphs: Graphs | None = None,
         buckets: Sequence[int] = (),
         max_tokens: int = 2048,
+        forms: Sequence[Form] = ALWAYS,
     ) -> None:
         super().__init__(device.adapters, device.decoder.spec.vocabulary, image, discard, clock)
         self._device = device
         self._decoder = device.decoder
         self._graphs = graphs
         self._buckets = tuple(buckets)
-        self._captured: dict[tuple[int, bool], _Captured] = {}
+        self._forms = tuple(forms)
+        self._beside = {form: _beside(device.decoder.spec, form) for form in Form}
+        self._captured: dict[tuple[int, Form], _Captured] = {}
         rows = self._buckets[-1] if self._buckets else device.tables.nobody
         self._workspaces: Workspaces = device.decoder.workspaces(rows, max_tokens)
         self._splits = decode_workspace(device.shape, rows)
         self._logits: Tensor | None = None
+        self._hidden: Tensor | None = None
 
     def _forget(self, sequences: Sequence[SequenceId]) -> None:
         self._device.tables.drop(sequences)
@@ -89,50 +102,58 @@ class PagedRunner(PlanRunner[DeviceSlot]):
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Every bucket, with adapters and without, and what eager steps launch: part of warming up, on the thread that
-        will run the steps. Largest first, so that the others share its memory."""
+        """Every bucket in its forms, and what eager steps launch: part of warming up, on the thread that will run the
+        steps. Largest first, so that the others share its memory."""
         device = self._device.shape.device
         if device.type == "cuda":
             torch.cuda.set_device(device)  # of this thread: Triton launches there
         for rows in reversed(self._buckets):
-            for lora in (False, True):
-                self._capture(rows, lora)
+            for form in self._forms:
+                self._capture(rows, form)
         self._warm_eager()
 
     def _warm_eager(self) -> None:
-        """A mixed step with adapters, of rows that nobody reads, and every way to draw: kernels are compiled here, not
-        while requests wait."""
+        """A mixed step with adapters of every kind, of rows that nobody reads, and every way to draw: kernels are
+        compiled here, not while requests wait."""
         nobody = self._device.tables.nobody
         inputs = upload(packed([padding_row(nobody)] * 3).t().contiguous(), self._device.shape.device)
-        batch = self._batch(inputs, 1, [(2, 2, nobody)], lora=True)
+        batch = self._batch(inputs, 1, [(2, 2, nobody)], True, self._beside[Form.SLICED])
         hidden = self._decoder.hidden(batch, self._workspaces)
         warm_draws(self._decoder.logits(hidden, batch.slot))
 
-    def _capture(self, rows: int, lora: bool) -> _Captured | None:
+    def _capture(self, rows: int, form: Form) -> _Captured | None:
         if self._graphs is None:
             return None
-        key = (rows, lora)
+        key = (rows, form)
         found = self._captured.get(key)
         if found is None:
+            most, device = self._buckets[-1], self._device.shape.device
             if self._logits is None:
-                size, device = (self._buckets[-1], self._vocabulary), self._device.shape.device
-                self._logits = torch.empty(size, dtype=torch.float32, device=device)
-            inputs = DecodeInputs(self._device.shape, rows, lora, self._splits)
+                self._logits = torch.empty(most, self._vocabulary, dtype=torch.float32, device=device)
+            if self._hidden is None:
+                self._hidden = torch.empty(most, self._decoder.spec.hidden, dtype=self._decoder.dtype, device=device)
+            inputs = DecodeInputs(self._device.shape, rows, form >= Form.LORA, self._splits)
             nobody = padding_row(self._device.tables.nobody)
             inputs.packed.copy_(packed([nobody] * rows).t())
-            found = self._captured[key] = _Captured(inputs, self._graphs.capture(lambda: self._decode(inputs)))
+            graph = self._graphs.capture(lambda: self._decode(inputs, form), (inputs.packed,))
+            found = self._captured[key] = _Captured(inputs, graph)
         return found
 
-    def _decode(self, inputs: DecodeInputs) -> tuple[Tensor, ...]:
-        """Logits ``[rows, V]`` and faults of decode rows, from static buffers alone. All graphs answer in one buffer:
-        a hundred of them with one each would keep gigabytes."""
+    def _decode(self, inputs: DecodeInputs, form: Form) -> tuple[Tensor, ...]:
+        """Logits ``[rows, V]`` of the base's head and faults of decode rows, from static buffers alone; from OWN on the
+        rows themselves are left in ``_hidden``. All graphs answer in one buffer: a hundred of them with one each would
+        keep gigabytes."""
         assert self._logits is not None
+        assert self._hidden is not None
         decode = inputs.prepare(self._device.tables.table, self._device.adapters.tables.generation)
         slot = None if decode.routing is None else decode.routing.slot
         ids, positions, place = (inputs.packed[row] for row in (IDS, POSITIONS, PLACE))
-        batch = PagedBatch(ids, positions, place, slot, decode, None)
+        batch = PagedBatch(ids, positions, place, slot, decode, None, self._beside[form])
         logits = self._logits[: inputs.packed.shape[1]]
-        logits.copy_(self._decoder.logits(self._decoder.hidden(batch, self._workspaces), slot))
+        hidden = self._decoder.hidden(batch, self._workspaces)
+        if form >= Form.OWN:
+            self._hidden[: len(hidden)].copy_(hidden)
+        logits.copy_(self._decoder.logits(hidden, slot))
         return (logits,) if inputs.fault is None else (logits, inputs.fault)
 
     @torch.inference_mode()
@@ -141,14 +162,13 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         rows = [row for step in ordered for row in self._rows(step)]
         self._device.tables.flush()
         entries = [self._entry(step) for step in ordered]
-        lora = any(entry is not None for entry in entries)
-        special = any(entry is not None and entry.special for entry in entries)
+        form = max((entry.form for entry in entries if entry is not None), default=Form.BASE)
         bucket = bucket_of(self._buckets, len(rows))
-        plain = ordered[-1].query_len == 1 and not special and not any(step.score_rows for step in ordered)
-        captured = self._capture(bucket, lora) if plain and bucket is not None else None
+        plain = ordered[-1].query_len == 1 and not any(step.score_rows for step in ordered)
+        captured = self._capture(bucket, form) if plain and bucket is not None else None
         if captured is not None:
             return self._replay(captured, ordered, rows)
-        return self._eager(ordered, rows, lora)
+        return self._eager(ordered, rows, form >= Form.LORA)
 
     def _rows(self, step: SequenceStep) -> list[tuple[int, ...]]:
         """A packed input row for each query token."""
@@ -172,12 +192,9 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         padded = [*rows, *[padding_row(self._device.tables.nobody)] * empty]
         inputs.packed.copy_(upload(packed(padded).t().contiguous(), self._device.shape.device), non_blocking=True)
         logits, *fault = captured.graph.run()
-        # One token may be a prefill chunk that is not its prompt's last.
-        drawn = [row for row, step in enumerate(steps) if step.logit_rows]
-        found = logits[: len(steps)]
-        if len(drawn) < len(steps):
-            found = found.index_select(0, upload(torch.tensor(drawn, dtype=torch.int64), found.device))
-        draws = draw_on_device([steps[row] for row in drawn], self._sequences, found)
+        assert self._hidden is not None
+        hidden, slot = self._hidden[: len(steps)], inputs.routed_slot
+        draws = self._draws(steps, hidden, None if slot is None else slot[: len(steps)], logits)
         return self._results(steps, draws, fault[0] if fault else None, {})
 
     def _eager(self, steps: list[SequenceStep], rows: list[tuple[int, ...]], lora: bool) -> Results:
@@ -188,7 +205,7 @@ class PagedRunner(PlanRunner[DeviceSlot]):
             (step.query_len, step.start + step.query_len, rows[begin][TABLE_ROW])
             for step, begin in zip(steps[singles:], begins, strict=False)  # the last begins nothing
         ]
-        batch = self._batch(inputs, singles, longer, lora, self._own_rows(steps))
+        batch = self._batch(inputs, singles, longer, lora, _needed(map(self._entry, steps)))
         faults = [part.routing.fault for _, part in batch.parts if part.routing is not None]
         hidden = self._decoder.hidden(batch, self._workspaces)
         scores = self._scores(steps, hidden, batch.slot)
@@ -201,7 +218,7 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         singles: int,
         longer: Sequence[tuple[int, int, int]],
         lora: bool,
-        own: tuple[OwnRows, ...] = (),
+        beside: Beside,
     ) -> PagedBatch:
         """``inputs`` packed, on the device: ``singles`` decode rows, then for each of ``longer`` (query tokens, keys
         with them, row of the block tables)."""
@@ -219,17 +236,7 @@ class PagedRunner(PlanRunner[DeviceSlot]):
             prefill = prefill_rows(shape, part, starts, lengths, rows, tables, generation, lora)
         slots = [part.routing.slot for part in (decode, prefill) if part is not None and part.routing is not None]
         ids, positions, place = (inputs[row].contiguous() for row in (IDS, POSITIONS, PLACE))
-        return PagedBatch(ids, positions, place, torch.cat(slots) if slots else None, decode, prefill, own)
-
-    def _own_rows(self, steps: Sequence[SequenceStep]) -> tuple[OwnRows, ...]:
-        found, begin = [], 0
-        for step in steps:
-            entry, end = self._entry(step), begin + step.query_len
-            if entry is not None and entry.special:
-                extras = entry.extras or AdapterExtras()
-                found.append(OwnRows(ExtraRows(begin, end, extras), entry.in_gains))
-            begin = end
-        return tuple(found)
+        return PagedBatch(ids, positions, place, torch.cat(slots) if slots else None, decode, prefill, beside)
 
     def _scores(
         self, steps: Sequence[SequenceStep], hidden: Tensor, slot: Tensor | None
@@ -253,24 +260,34 @@ class PagedRunner(PlanRunner[DeviceSlot]):
             begin += step.query_len
         return found
 
-    def _draws(self, steps: Sequence[SequenceStep], hidden: Tensor, slot: Tensor | None) -> Draws:
-        """By vocabulary: rows of one call have as many logits."""
+    def _draws(
+        self, steps: Sequence[SequenceStep], hidden: Tensor, slot: Tensor | None, logits: Tensor | None = None
+    ) -> Draws:
+        """By vocabulary: rows of one call have as many logits. Rows of the base's head take ``logits`` where they are
+        given, one a step. A step of one token may be a prefill chunk that is not its prompt's last: it draws none."""
         by_vocabulary: dict[int | None, list[tuple[int, SequenceStep, AdapterExtras | None]]] = {}
+        ready: list[tuple[int, SequenceStep]] = []
         begin = 0
         for step in steps:
             begin += step.query_len
             if step.logit_rows:
                 entry = self._entry(step)
                 extras = entry.extras if entry else None
-                group = by_vocabulary.setdefault(extras.vocabulary if extras else None, [])
-                group.append((begin - 1, step, extras))
+                if logits is not None and (extras is None or extras.head is None):
+                    ready.append((begin - 1, step))
+                else:
+                    group = by_vocabulary.setdefault(extras.vocabulary if extras else None, [])
+                    group.append((begin - 1, step, extras))
         parts: list[Draws] = []
+        if logits is not None and ready:
+            found = logits[: len(ready)] if len(ready) == len(steps) else _taken(logits, [row for row, _ in ready])
+            parts.append(draw_on_device([step for _, step in ready], self._sequences, found))
         for group in by_vocabulary.values():
-            at = upload(torch.tensor([row for row, _, _ in group], dtype=torch.int64), hidden.device)
+            rows = [row for row, _, _ in group]
             own = extra_rows([1] * len(group), [extras for _, _, extras in group])
-            own_slot = None if slot is None else slot.index_select(0, at)
-            logits = self._decoder.logits(hidden.index_select(0, at), own_slot, own)
-            parts.append(draw_on_device([step for _, step, _ in group], self._sequences, logits))
+            own_slot = None if slot is None else _taken(slot, rows)
+            own_logits = self._decoder.logits(_taken(hidden, rows), own_slot, own)
+            parts.append(draw_on_device([step for _, step, _ in group], self._sequences, own_logits))
         return lambda: {sequence: drawn for part in parts for sequence, drawn in part().items()}
 
     def _results(
@@ -311,6 +328,30 @@ class PagedRunner(PlanRunner[DeviceSlot]):
             return SequenceResult(step.sequence, (), digest, None, (), prompt)
         self._sequences[step.sequence].append(token.token)
         return SequenceResult(step.sequence, (token.token,), digest, None, token.logprobs, prompt)
+
+
+def _taken(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    return tensor.index_select(0, upload(torch.tensor(rows, dtype=torch.int64), tensor.device))
+
+
+def _beside(spec: DecoderSpec, form: Form) -> Beside:
+    """All that a step of the form may need: of a graph that is captured before it is known who runs in it."""
+    if form < Form.OWN:
+        return Beside()
+    sites = [site for site in Site if form == Form.SLICED or len(SITE_SLICES[site]) == 1]
+    every = {site: tuple(range(len(SITE_SLICES[site]))) for site in sites}
+    return Beside({(layer, site): every[site] for layer in range(spec.layers) for site in sites}, embedding=True)
+
+
+def _needed(entries: Iterable[DeviceSlot | None]) -> Beside:
+    """What these need together, and no more."""
+    gains: dict[tuple[int, Site], tuple[int, ...]] = {}
+    embedding = False
+    for entry in {id(entry): entry for entry in entries if entry is not None}.values():
+        embedding = embedding or (entry.extras is not None and entry.extras.embedding is not None)
+        for key, slices in entry.in_gains.items():
+            gains[key] = tuple(sorted({*gains.get(key, ()), *slices}))
+    return Beside(gains, embedding)
 
 
 __all__ = ["Device", "PagedRunner"]

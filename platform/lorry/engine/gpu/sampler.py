@@ -15,6 +15,8 @@ from lorry.scheduler.plan import SequenceStep
 from lorry_kernels.ops.logprobs import logprobs
 from lorry_kernels.ops.sampling import SamplingFilters, SamplingRows, sample
 
+_DIVISOR = 16
+"""Of a number: Triton compiles a kernel of its own for those that it divides."""
 Draws = Callable[[], dict[SequenceId, Drawn | None]]
 """Waits for the device."""
 
@@ -72,7 +74,14 @@ def _drawn(steps: Sequence[SequenceStep], states: Mapping[SequenceId, SequenceSt
 
 
 def warm_draws(logits: Tensor) -> None:
-    """Every way to draw from rows like these, once: what it launches is compiled then."""
+    """Every way to draw from rows like these, once: what it launches is compiled then. A kernel is compiled once for
+    vocabularies of a multiple of 16 and once for all others, and an adapter may bring its own: so both kinds."""
+    other = _DIVISOR + 1 if logits.shape[1] % _DIVISOR == 0 else _DIVISOR
+    for rows in (logits[:1], torch.zeros(1, other, dtype=logits.dtype, device=logits.device)):
+        _warm_draws(rows)
+
+
+def _warm_draws(logits: Tensor) -> None:
     zeros = torch.zeros(logits.shape[0], dtype=torch.int64, device=logits.device)
     ones = torch.ones(logits.shape[0], dtype=torch.float64, device=logits.device)
     for filters in (None, SamplingFilters(zeros.to(torch.int32), ones, zeros.to(torch.float64))):

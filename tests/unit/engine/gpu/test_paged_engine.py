@@ -15,13 +15,12 @@ from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig
 from lorry.engine.contract import EngineClient
 from lorry.engine.gpu.build import page_layout
 from lorry.engine.gpu.parts import PagedEngineParts, build_paged_parts
-from lorry.engine.local import LocalEngine
 from lorry.ids import SlotId
 from lorry.layers.base_tensors import BaseTensors
 from lorry.models.weights import read_spec
 from lorry.request import SamplingParams
 from tests.support.adapters import FolderHost, save_adapter
-from tests.support.engines import Answer, ask, engine_config, running
+from tests.support.engines import Answer, ask, engine_config, local_engine, running
 from tests.support.tiny_base import write_tiny_model
 
 CPU = torch.device("cpu")
@@ -80,7 +79,7 @@ async def test_the_same_answers_as_on_a_cpu(folder: Path) -> None:
     async with running(config) as cpu:
         wanted = await answers(cpu.engine, cpu.host, folder)
     parts, host = paged(config)
-    engine = LocalEngine(parts.core, parts.info, host.close)
+    engine = local_engine(parts, host)
     try:
         found = await answers(engine, host, folder)
         assert ids_of(found) == ids_of(wanted)

@@ -19,13 +19,12 @@ from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig
 from lorry.engine.contract import EngineClient
 from lorry.engine.gpu.build import largest_pages, page_layout
 from lorry.engine.gpu.parts import PagedEngineParts, build_paged_parts
-from lorry.engine.local import LocalEngine
 from lorry.layers.base_tensors import BaseTensors
 from lorry.models.weights import read_spec
 from lorry.request import SamplingParams
 from lorry.scheduler.plan import StepPlan
 from tests.support.adapters import FolderHost
-from tests.support.engines import Answer, ask, engine_config, running
+from tests.support.engines import Answer, ask, engine_config, local_engine, running
 from tests.support.kinds import LAYER_KINDS, VOCABULARY_KINDS
 from tests.support.tiny_base import write_tiny_model
 from tests.support.zoo import load_base, make
@@ -140,7 +139,7 @@ async def test_the_same_answers_whatever_comes_between(folder: Path) -> None:
     seen: list[StepPlan] = []
     parts.scheduler.plan = trouble(parts, seen)  # type: ignore[method-assign]  # the test stands in between
     parts.core._warm_up = lambda: None  # graphs are captured when they are first met
-    engine = LocalEngine(parts.core, parts.info, host.close)
+    engine = local_engine(parts, host)
     try:
         found = told(await answers(engine, host, folder))
     finally:

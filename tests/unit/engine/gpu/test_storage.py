@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import settings
@@ -19,7 +22,10 @@ from lorry.engine.gpu.pages import PageMap
 from lorry.errors import AdapterLoadFailed, InternalError, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, PageId, SlotId
 from lorry.layers.base_tensors import BaseTensors
-from lorry.layers.slot_row import CHUNK_RANK, SlotRow, largest_chunk_elements
+from lorry.layers.extras import ChunkedEmbedding
+from lorry.layers.extras_arena import ExtrasArena, arena_bytes
+from lorry.layers.sites import Site
+from lorry.layers.slot_row import ALIGN, CHUNK_RANK, SlotRow, largest_chunk_elements
 from lorry.layers.slot_tables import NO_GENERATION, SlotTables
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
@@ -34,6 +40,9 @@ KINDS = {
     "rslora": LAYER_KINDS["rslora"],
     "dora": LAYER_KINDS["dora"],
     "ia3": VOCABULARY_KINDS["ia3 head"],
+    "tokens": VOCABULARY_KINDS["tokens"],
+    "lora embedding": VOCABULARY_KINDS["lora embedding"],
+    "embedding": VOCABULARY_KINDS["head and embedding"],
 }
 Made = tuple[DecoderSpec, PageLayout, dict[str, PackedImage]]
 
@@ -62,13 +71,14 @@ def make_images(root: Path) -> Made:
 
 
 class Device:
-    def __init__(self, made: Made, pages: int) -> None:
+    def __init__(self, made: Made, pages: int, extras: int = 1 << 20) -> None:
         self.spec, self.layout, self.images = made
         self.pages = PageMap(pages)
         self.arena = torch.full((pages + 1, self.layout.page_bytes), 0xFF, dtype=torch.uint8)
         tables = SlotTables(self.layout.row, SLOTS, torch.device("cpu"))
+        self.extras = ExtrasArena(extras, DTYPE, torch.device("cpu"))
         self.adapters = DeviceAdapters(
-            self.spec, self.layout.row, self.arena, DTYPE, self.pages, tables, InlineCopies()
+            self.spec, self.layout.row, self.arena, DTYPE, self.pages, tables, InlineCopies(), self.extras
         )
         self.tables = tables
 
@@ -110,11 +120,38 @@ class Device:
                         return False
                     if begin >= 0 and not torch.equal(flat[begin : begin + size], own[want : want + size]):
                         return False
-        return True
+        return self.holds_embedding(slot, image)
+
+    def holds_embedding(self, slot: int, image: PackedImage) -> bool:
+        tables = self.tables.embedding
+        own = None if image.extras is None else image.extras.embedding
+        if own is None:
+            return self.without_embedding(slot)
+        assert isinstance(own, ChunkedEmbedding)
+        pieces = [(tables.weight, own.weight), (tables.row_of, own.row_of), (tables.rows, own.rows)]
+        pieces.append((tables.gain[:, 0], own.gain))
+        for table, chunks in ((tables.a, own.a), (tables.b, own.b)):
+            blocks = [] if chunks is None else list(chunks)
+            pieces += [(table[:, 0, i], blocks[i] if i < len(blocks) else None) for i in range(table.shape[2])]
+        for column, wanted in pieces:
+            at = int(column[slot])
+            if (at < 0) != (wanted is None):
+                return False
+            if wanted is not None:
+                flat = self.extras.bytes.view(wanted.dtype)
+                if not torch.equal(flat[at : at + wanted.numel()].view(wanted.shape), wanted):
+                    return False
+        return int(tables.ids[slot]) == own.ids
+
+    def without_embedding(self, slot: int) -> bool:
+        tables = self.tables.embedding
+        columns = (tables.weight, tables.row_of, tables.rows, tables.ids, tables.gain, tables.a, tables.b)
+        return all(bool((column[slot] == -1).all()) for column in columns)
 
     def empty(self, slot: int) -> bool:
         tables = self.tables
-        return int(tables.generation[slot]) == NO_GENERATION and all(
+        cleared = int(tables.generation[slot]) == NO_GENERATION and self.without_embedding(slot)
+        return cleared and all(
             bool((one.a_offset[slot] == -1).all() and (one.b_offset[slot] == -1).all() and (one.scale[slot] == 0).all())
             for one in tables.sites.values()
         )
@@ -182,12 +219,45 @@ def test_damaged_embeddings_and_heads_are_never_published_or_kept(made: Made, wh
                 device.load(0, "ia3", chunks)
         else:
             device.load(0, "ia3", chunks)
-            tensor.view(-1)[0] += 1
+            held = device.adapters.entry(SlotId(0))
+            assert held is not None
+            assert held.extras is not None
+            next(held.extras.tensors()).view(-1)[0] += 1
             with pytest.raises(SlotIntegrity, match="no longer those of adapter"):
                 device.adapters.verify(SlotId(0), 2)
     finally:
         tensor.copy_(right)
     assert device.empty(0)
+    assert device.extras.used == 0, "its room is free again"
+
+
+def test_what_lies_in_pieces_moves_together(made: Made) -> None:
+    """As much room as they take together, in whatever order they came and went."""
+    images = made[2]
+    size = {name: arena_bytes(image.extras) for name, image in images.items()}
+    large, other, small = "embedding", "lora embedding", "tokens"
+    assert size[large] > size[other] > size[small] > 0, size
+    device = Device(made, 200, extras=size[small] + size[large])
+    steps = itertools.count(1)
+
+    def load(slot: int, name: str) -> None:
+        step = next(steps)
+        device.load(slot, name, [100 * step + i for i in range(images[name].chunk_count)], step, step)
+
+    load(0, other)
+    load(1, small)
+    before = int(device.tables.embedding.rows[1])
+    device.adapters.unload(SlotId(0))  # as much is free as the large one takes, before and behind the small one
+    load(2, large)
+    assert int(device.tables.embedding.rows[1]) < before
+    assert device.holds(1, small)
+    assert device.holds(2, large)
+    device.adapters.check_integrity()
+    device.adapters.unload(SlotId(1))
+    with pytest.raises(AdapterLoadFailed, match="raise extras_fraction"):
+        load(1, large)
+    assert device.empty(1)
+    device.adapters.check_integrity()
 
 
 def test_a_chunk_in_use_is_not_given_back(made: Made) -> None:
@@ -197,6 +267,13 @@ def test_a_chunk_in_use_is_not_given_back(made: Made) -> None:
     with pytest.raises(SlotIntegrity, match="belongs to slot 0"):
         device.adapters.release([ChunkId(50), ChunkId(0)])
     assert device.holds(0, "ia3")
+
+
+def publish(
+    device: Device, image: PackedImage, offsets: npt.NDArray[np.int64], slot: int = 0, generation: int = 0
+) -> None:
+    pages, page_bytes = device.arena.shape[0] - 1, device.arena.shape[1]
+    device.tables.publish(SlotId(slot), Generation(generation), offsets, image.scales, image.unit, pages, page_bytes)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +292,7 @@ def test_a_bad_row_is_not_published(made: Made, slot: int, generation: int, chan
     offsets = image.offsets(np.arange(image.chunk_count, dtype=np.int64))
     offsets[np.argmax(offsets >= 0)] += change if change >= 0 else -offsets.max() - 5
     with pytest.raises(InternalError, match=named):
-        device.tables.publish(
-            SlotId(slot), Generation(generation), offsets, image.scales, device.arena.numel(), image.unit
-        )
+        publish(device, image, offsets, slot, generation)
     assert all(device.empty(one) for one in range(SLOTS))
 
 
@@ -226,7 +301,48 @@ def test_an_offset_outside_the_arena_is_not_published(made: Made) -> None:
     image = device.images["dora"]
     offsets = image.offsets(np.arange(1000, 1000 + image.chunk_count, dtype=np.int64))
     with pytest.raises(InternalError, match="outside the arena"):
-        device.tables.publish(SlotId(0), Generation(0), offsets, image.scales, device.arena.numel(), image.unit)
+        publish(device, image, offsets)
+
+
+def test_nobodys_page_is_outside_the_arena(made: Made) -> None:
+    """It lies behind the last, and takes what padding writes."""
+    device = Device(made, 60)
+    image = device.images["dora"]
+    for first, named in ((60 - image.chunk_count, ""), (61 - image.chunk_count, "outside the arena")):
+        offsets = image.offsets(np.arange(first, first + image.chunk_count, dtype=np.int64))
+        if named:
+            with pytest.raises(InternalError, match=named):
+                publish(device, image, offsets)
+        else:
+            publish(device, image, offsets)
+            device.tables.clear(SlotId(0))
+    assert device.empty(0)
+
+
+@pytest.mark.parametrize("piece", ["a", "b", "gain", "addend", "norm"])
+def test_a_piece_that_ends_behind_its_page_is_not_published(made: Made, piece: str) -> None:
+    """Where it begins, all is well. The last place that it has room at is its page's."""
+    device = Device(made, 60)
+    image, row = device.images["patterns"], device.layout.row
+    columns = row.sites[0, Site.O]
+    column = next(iter(row.norms.values())) if piece == "norm" else int(getattr(columns, piece))
+    hidden, inside = device.spec.hidden, device.spec.heads * device.spec.head_dim
+    size = {"a": CHUNK_RANK * inside, "b": CHUNK_RANK * hidden}.get(piece, hidden) * DTYPE.itemsize
+    page_bytes = device.layout.page_bytes
+    last = (page_bytes - size) // ALIGN * ALIGN
+    unit = image.unit.copy()
+    unit[column] = DTYPE.itemsize
+    for place, fits in ((last, True), (last + ALIGN, False)):
+        offsets = np.full(row.offsets, -1, np.int64)
+        offsets[column] = (3 * page_bytes + place) // DTYPE.itemsize
+        image_of_one = replace(image, unit=unit)
+        if fits:
+            publish(device, image_of_one, offsets)
+            device.tables.clear(SlotId(0))
+            continue
+        with pytest.raises(InternalError, match=rf"column {column}, slot 0, .* has {size}, past its page"):
+            publish(device, image_of_one, offsets)
+    assert device.empty(0)
 
 
 def test_more_than_the_arena_has_is_an_error_with_the_numbers() -> None:
