@@ -94,6 +94,17 @@ class FolderHost(Generic[I]):
     def tier_of(self, digest: AdapterDigest) -> str:
         return "host" if digest in self._images else "object_store"
 
+    def sizes(self, digest: AdapterDigest) -> tuple[int, int]:
+        image, folder = self._images.get(digest), self._folders.get(digest)
+        size = 0 if folder is None else sum(file.stat().st_size for file in folder.iterdir())
+        return (0 if image is None else image.nbytes), size
+
+    def forget(self, digest: AdapterDigest) -> tuple[int, int]:
+        sizes = self.sizes(digest)
+        self._images.pop(digest, None)
+        self._folders.pop(digest, None)
+        return sizes
+
     def retain(self, digest: AdapterDigest) -> None:
         self.retained.add(digest)
 

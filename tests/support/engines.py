@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.adapters.plan import TextPlan
 from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig, StoreConfig, TierConfig
 from lorry.engine.contract import EngineClient, EngineRequest, Finished, Started, Tokens
+from lorry.engine.holdings import Holdings
 from lorry.engine.local import LocalEngine
 from lorry.engine.parts import EngineParts, build_parts
 from lorry.ids import RequestId, TenantId
@@ -49,13 +51,18 @@ class Running:
     host: FolderHost
 
 
+def local_engine(parts: Any, host: FolderHost[Any]) -> LocalEngine:
+    """``parts`` of any device, over local folders."""
+    return LocalEngine(parts.core, parts.info, Holdings(parts.core, parts.scheduler, host), host.close)
+
+
 @asynccontextmanager
 async def running(config: EngineConfig, folders: Sequence[Path] = ()) -> AsyncIterator[Running]:
     host = FolderHost(read_spec(config.base_dir), config.base_dir)
     for folder in folders:
         host.add(folder)
     parts = build_parts(config, host)
-    engine = LocalEngine(parts.core, parts.info, host.close)
+    engine = local_engine(parts, host)
     try:
         yield Running(engine, parts, host)
     finally:
@@ -123,4 +130,13 @@ def preempt_at_every_step(r: Running) -> set[str]:
     return met
 
 
-__all__ = ["TINY_MEMORY", "Answer", "Running", "ask", "engine_config", "preempt_at_every_step", "running"]
+__all__ = [
+    "TINY_MEMORY",
+    "Answer",
+    "Running",
+    "ask",
+    "engine_config",
+    "local_engine",
+    "preempt_at_every_step",
+    "running",
+]

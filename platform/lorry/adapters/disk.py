@@ -48,6 +48,7 @@ class DiskTier:
         self._quota = quota_bytes
         self._store = store
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)
         self._folders: OrderedDict[AdapterDigest, _Folder] = OrderedDict()
         self._reserved = 0
         self.downloads = 0
@@ -72,9 +73,31 @@ class DiskTier:
 
     def has(self, digest: AdapterDigest) -> bool:
         """Without touching the disk."""
+        return self.bytes_of(digest) > 0
+
+    def bytes_of(self, digest: AdapterDigest) -> int:
+        """Of its folder, 0 where it is not here; without touching the disk."""
         with self._lock:
             folder = self._folders.get(digest)
-            return folder is not None and folder.bytes > 0
+            return 0 if folder is None else folder.bytes
+
+    def forget(self, digest: AdapterDigest) -> int:
+        """Deletes the version's folder; the bytes that it had, 0 where it was not here. Blocks while somebody fetches
+        or reads it."""
+        with self._left:
+            self._left.wait_for(lambda: digest not in self._folders or self._folders[digest].users == 0)
+            folder = self._folders.get(digest)
+            if folder is None:
+                return 0
+            folder.users += 1
+        try:
+            with folder.lock:  # who comes now fetches it anew
+                with self._lock:
+                    size, folder.bytes = folder.bytes, 0
+                self._remove(digest)
+                return size
+        finally:
+            self._leave(digest, folder)
 
     @contextmanager
     def open(self, ref: AdapterRef) -> Iterator[Path]:
@@ -100,10 +123,14 @@ class DiskTier:
                 metadata={"adapter": ref.digest},
             ) from error
         finally:
-            with self._lock:
-                folder.users -= 1
-                if folder.users == 0 and folder.bytes == 0:
-                    self._folders.pop(ref.digest, None)
+            self._leave(ref.digest, folder)
+
+    def _leave(self, digest: AdapterDigest, folder: _Folder) -> None:
+        with self._left:
+            folder.users -= 1
+            self._left.notify_all()
+            if folder.users == 0 and folder.bytes == 0:
+                self._folders.pop(digest, None)
 
     def _bring(self, ref: AdapterRef, folder: _Folder) -> None:
         path = self._dir / ref.digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from lorry.ids import AdapterDigest
 
 CHUNK_BYTES = 1 << 20
+PLAIN_FILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,126}")
+"""What a file of an adapter may be called on its way in: matched whole, no folder, nothing hidden."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,4 +61,4 @@ def scan_directory(root: Path) -> tuple[AdapterFile, ...]:
     return tuple(sorted(found))
 
 
-__all__ = ["AdapterFile", "AdapterRef", "file_sha256", "files_digest", "scan_directory"]
+__all__ = ["PLAIN_FILE", "AdapterFile", "AdapterRef", "file_sha256", "files_digest", "scan_directory"]

@@ -24,31 +24,36 @@ _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _DENIED = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"})
 
 
+def s3_client(config: StoreConfig) -> S3Client:
+    """Raises InvalidRequest for an endpoint with credentials in it."""
+    if config.endpoint_url is not None and "@" in urlsplit(config.endpoint_url).netloc:
+        raise InvalidRequest.field("store.endpoint_url", "holds credentials; give access_key and secret_key")
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=config.endpoint_url,
+        aws_access_key_id=config.access_key,
+        aws_secret_access_key=config.secret_key,
+        region_name=config.region,
+        config=Config(
+            connect_timeout=config.connect_timeout_s,
+            read_timeout=config.read_timeout_s,
+            retries={"total_max_attempts": max(1, config.attempts), "mode": "standard"},
+            max_pool_connections=16,
+            s3={"addressing_style": "path"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+
+
 class S3Store(ObjectStore):
     """Path-style addressing, so that any server works. Attempts and timeouts are the configuration's."""
 
     def __init__(self, config: StoreConfig, bucket: str, prefix: str = "") -> None:
-        if config.endpoint_url is not None and "@" in urlsplit(config.endpoint_url).netloc:
-            raise InvalidRequest.field("store.endpoint_url", "holds credentials; give access_key and secret_key")
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._attempts = max(1, config.attempts)
-        self._client: S3Client = boto3.session.Session().client(
-            "s3",
-            endpoint_url=config.endpoint_url,
-            aws_access_key_id=config.access_key,
-            aws_secret_access_key=config.secret_key,
-            region_name=config.region,
-            config=Config(
-                connect_timeout=config.connect_timeout_s,
-                read_timeout=config.read_timeout_s,
-                retries={"total_max_attempts": self._attempts, "mode": "standard"},
-                max_pool_connections=16,
-                s3={"addressing_style": "path"},
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-            ),
-        )
+        self._client = s3_client(config)
 
     def __repr__(self) -> str:
         return f"S3Store(bucket={self._bucket!r}, prefix={self._prefix!r})"
@@ -142,4 +147,4 @@ def _code(error: ClientError) -> str:
     return error.response.get("Error", {}).get("Code", "unknown")
 
 
-__all__ = ["S3Store"]
+__all__ = ["S3Store", "s3_client"]

@@ -111,6 +111,7 @@ class HostTierStore(Generic[I]):
         self._limits = limits or Limits()
         self._on_change = on_change
         self._lock = threading.Lock()
+        self._fetched = threading.Condition(self._lock)
         self._images: OrderedDict[AdapterDigest, _Held[I]] = OrderedDict()
         self._fetching: set[AdapterDigest] = set()
         self._waiting: OrderedDict[AdapterDigest, tuple[AdapterRef, int]] = OrderedDict()
@@ -168,6 +169,23 @@ class HostTierStore(Generic[I]):
             self._images.pop(digest, None)
             self._admit_waiting()
 
+    def sizes(self, digest: AdapterDigest) -> tuple[int, int]:
+        """Bytes of its image and of its folder on disk; 0 where there is none."""
+        with self._lock:
+            held = self._images.get(digest)
+        return (0 if held is None else held.image.nbytes), self._disk.bytes_of(digest)
+
+    def forget(self, digest: AdapterDigest) -> tuple[int, int]:
+        """Drop its image and its folder on disk; the bytes of both. Blocks while it is fetched. Nobody retains it."""
+        with self._fetched:
+            self._waiting.pop(digest, None)
+            self._fetched.wait_for(lambda: digest not in self._fetching)
+            self._waiting.pop(digest, None)
+            self._failures.pop(digest, None)
+            held = self._images.pop(digest, None)
+            self._admit_waiting()
+        return (0 if held is None else held.image.nbytes), self._disk.forget(digest)
+
     def state(self) -> dict[str, Any]:
         """Bounded JSON for operators and tests."""
         with self._lock:
@@ -222,8 +240,9 @@ class HostTierStore(Generic[I]):
                 f"adapter {ref.digest}: loading failed ({type(unforeseen).__name__}); see the engine's log",
                 metadata={"adapter": ref.digest},
             )
-        with self._lock:
+        with self._fetched:
             self._fetching.discard(ref.digest)
+            self._fetched.notify_all()
             if made is not None and self._make_room(made):
                 self._images[ref.digest] = made
                 self._admit_waiting()

@@ -13,6 +13,7 @@ from lorry.adapters.store import open_store
 from lorry.adapters.tiers import BaseFiles, Build, HostTierStore, I, open_host_tier
 from lorry.adapters.validate import Limits
 from lorry.config import EngineConfig
+from lorry.engine.holdings import Copies, Holdings
 from lorry.engine.local import LocalEngine
 from lorry.engine.parts import EngineParts, build_parts
 from lorry.engine.watchdog import Watchdog
@@ -31,6 +32,7 @@ class BuiltEngine:
 
     config: EngineConfig
     parts: EngineParts | PagedEngineParts
+    copies: Copies
     close: Callable[[], None]
 
     def open(self) -> LocalEngine:
@@ -45,7 +47,8 @@ class BuiltEngine:
             self.close()
 
         watchdog.start()
-        return LocalEngine(core, self.parts.info, close)
+        holdings = Holdings(core, self.parts.scheduler, self.copies)
+        return LocalEngine(core, self.parts.info, holdings, close)
 
 
 def build(config: EngineConfig) -> BuiltEngine:
@@ -78,6 +81,7 @@ def build(config: EngineConfig) -> BuiltEngine:
             # The CPU's arena is float32 whatever the base's dtype is, so that LoRA loses nothing to rounding.
             host = tier(image_builder(spec, torch.float32, tensors))
             opened.append(host.close)
+            copies: Copies = host
             parts = build_parts(config, host)
         else:
             from lorry.engine.gpu.parts import build_paged_parts, packed_images  # Triton is not everywhere
@@ -85,12 +89,13 @@ def build(config: EngineConfig) -> BuiltEngine:
             device = device_of(config.device)
             packed = tier(packed_images(config, spec, tensors, device))
             opened.append(packed.close)
+            copies = packed
             parts = build_paged_parts(config, packed, device)
     except BaseException:  # nothing is left running, whatever was raised
         close()
         raise
     wake.append(parts.core.wake)
-    return BuiltEngine(config, parts, close)
+    return BuiltEngine(config, parts, copies, close)
 
 
 def device_of(name: str) -> torch.device:

@@ -145,6 +145,27 @@ class EngineInfo:
     """The most device memory that one adapter may take beside its rank rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where a version's bytes are in an engine. ``live``: requests that run or wait on it."""
+
+    device: bool
+    host: bool
+    disk: bool
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What an engine dropped of a version: bytes on disk and in host memory, slots of the device, pages of the prefix
+    cache."""
+
+    disk_bytes: int
+    host_bytes: int
+    device_slots: int
+    kv_pages: int
+
+
 class EngineClient(ABC):
     """One engine, as its gateway sees it. All methods belong to one event loop."""
 
@@ -167,6 +188,29 @@ class EngineClient(ABC):
         """Bounded JSON: queue, pages, slots (slot, generation, digest, pins), loads, steps."""
 
     @abstractmethod
+    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+        """An observation: it may be another a moment later."""
+
+    @abstractmethod
+    async def preload(self, ref: AdapterRef, wait_s: float) -> None:
+        """Returns when the version is in host memory, ready for the device. Nothing keeps it there but that it is the
+        last that was asked for. Raises DeadlineExceeded after ``wait_s`` (the load goes on), or the load's error."""
+
+    @abstractmethod
+    async def evict(self, digest: AdapterDigest) -> bool:
+        """Takes the version off the device; False where it is not there. Raises FailedPrecondition while requests run
+        or wait on it."""
+
+    @abstractmethod
+    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+        """Ends every request on the version (AdapterObjectMissing) and drops its bytes from device, prefix cache, host
+        memory and disk. Memory is given back, not overwritten. A request that comes later brings it anew, if the object
+        store still has it: who calls this sees to it that none comes.
+
+        ``shared``: somebody else has equal bytes. Then requests go on and only the prefix cache is dropped; what is
+        answered is the same, so that it does not tell."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Ends every open iterator with EngineUnavailable. Idempotent."""
 
@@ -178,7 +222,9 @@ __all__ = [
     "EngineInfo",
     "EngineRequest",
     "Finished",
+    "Forgotten",
     "Provenance",
     "Started",
     "Tokens",
+    "Whereabouts",
 ]

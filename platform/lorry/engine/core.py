@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.choices import FAULTS, Calls, Outcome, TextOf
@@ -41,6 +41,7 @@ from lorry.text import Tokenizer
 log = logging.getLogger(__name__)
 
 Sink = Callable[[Sequence[Outcome]], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +152,20 @@ class EngineCore:
     def state(self) -> Future[dict[str, Any]]:
         """Bounded JSON, made between two steps. Counters since start; ``distinct_adapters`` of the last steps.
         Cancelled where the loop has ended."""
-        return self._ask(self._state)
+        return self.ask(self._state)
 
     def census(self) -> Future[list[Standing]]:
         """Every live request, between two steps. Cancelled where the loop has ended."""
-        return self._ask(self._scheduler.census)
+        return self.ask(self._scheduler.census)
 
     def requests_in(self, plan: StepPlan) -> tuple[RequestId, ...]:
         """Whose rows a step has. For another thread, while the loop stands in that step."""
         return self._scheduler.requests_in(plan)
 
-    def _ask(self, ask: Callable[[], Any]) -> Future[Any]:
-        answer: Future[Any] = Future()
-        self._tell(_Question(answer, ask))
+    def ask(self, question: Callable[[], T]) -> Future[T]:
+        """Answered on the loop's thread, between two steps. Cancelled where the loop has ended."""
+        answer: Future[T] = Future()
+        self._tell(_Question(answer, question))
         if not self._alive:
             answer.cancel()
         return answer

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import (
     ChoiceEnd,
     EngineClient,
@@ -16,21 +17,28 @@ from lorry.engine.contract import (
     EngineInfo,
     EngineRequest,
     Finished,
+    Forgotten,
     Provenance,
     Started,
     Tokens,
+    Whereabouts,
 )
 from lorry.engine.fake_model import FakeModel
 from lorry.errors import (
     AdapterCold,
+    AdapterObjectMissing,
     DeadlineExceeded,
     EngineUnavailable,
     FailedPrecondition,
     InvalidRequest,
     LorryError,
 )
+from lorry.ids import AdapterDigest
 from lorry.request import check_params
 from lorry.text import Tokenizer
+
+FAKE_BYTES = 1000
+"""Of each copy of an adapter that it had."""
 
 
 class FaultKind(StrEnum):
@@ -59,6 +67,7 @@ class Fault:
 @dataclass(slots=True)
 class _Live:
     request: EngineRequest
+    purged: bool = False
     most: int = 1
     fewest: int = 1_000_000
 
@@ -77,6 +86,7 @@ class FakeEngine(EngineClient):
         self._model = FakeModel(tokenizer, eos_ids, self.texts)
         self._live: dict[int, _Live] = {}
         self._loaded: set[str] = set()
+        self._hosted: set[str] = set()
         self._count = 0
         self._death: asyncio.Event = asyncio.Event()
         self._closed = False
@@ -105,6 +115,36 @@ class FakeEngine(EngineClient):
             "requests": [live.request.request_id for live in self._live.values()][:100],
             "slots": [{"digest": digest} for digest in sorted(self._loaded)],
         }
+
+    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+        self._check_alive()
+        loaded, live = digest in self._loaded, self._live_on(digest)
+        return Whereabouts(loaded, loaded or digest in self._hosted, loaded or digest in self._hosted, live)
+
+    async def preload(self, ref: AdapterRef, wait_s: float) -> None:
+        self._check_alive()
+        self._hosted.add(ref.digest)
+
+    async def evict(self, digest: AdapterDigest) -> bool:
+        self._check_alive()
+        if live := self._live_on(digest):
+            raise FailedPrecondition(f"adapter {digest}: {live} requests run or wait on it; wait until they have ended")
+        if digest not in self._loaded:
+            return False
+        self._loaded.remove(digest)
+        self._hosted.add(digest)
+        return True
+
+    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+        self._check_alive()
+        here = digest in self._loaded | self._hosted
+        found = Forgotten(FAKE_BYTES * here, FAKE_BYTES * here, int(digest in self._loaded), 0)
+        if not shared:
+            for live in self._live.values():
+                live.purged |= live.request.adapter is not None and live.request.adapter.digest == digest
+            self._loaded.discard(digest)
+            self._hosted.discard(digest)
+        return found
 
     async def close(self) -> None:
         self._closed = True
@@ -145,6 +185,8 @@ class FakeEngine(EngineClient):
             await asyncio.sleep(0)
             if death.is_set():
                 raise self._gone()
+            if live.purged:
+                raise AdapterObjectMissing("the adapter was purged; its bytes are destroyed")
             if fault is not None and (fault.at == index or (fault.at == -1 and isinstance(event, Finished))):
                 if fault.kind is FaultKind.END:
                     return
@@ -252,6 +294,10 @@ class FakeEngine(EngineClient):
             raise InvalidRequest.field("stopping.max_tokens", f"{total} tokens exceed {self._info.context_tokens}")
         if request.reject_cold and request.adapter and request.adapter.digest not in self._loaded:
             raise AdapterCold("the adapter is not loaded; use COLD_LOAD_WAIT or try again", retry_after_s=1.0)
+
+    def _live_on(self, digest: AdapterDigest) -> int:
+        adapters = (live.request.adapter for live in self._live.values())
+        return sum(adapter is not None and adapter.digest == digest for adapter in adapters)
 
     def _check_alive(self) -> None:
         if self._closed or self._death.is_set():

@@ -9,18 +9,31 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished
+from lorry.adapters.manifest import AdapterRef
+from lorry.engine.contract import (
+    EngineClient,
+    EngineEvent,
+    EngineInfo,
+    EngineRequest,
+    Finished,
+    Forgotten,
+    Whereabouts,
+)
 from lorry.engine.core import EngineCore, Outcome
+from lorry.engine.holdings import Holdings
 from lorry.errors import AlreadyExists, Draining, EngineUnavailable, LorryError
-from lorry.ids import RequestId
+from lorry.ids import AdapterDigest, RequestId
 
 
 class LocalEngine(EngineClient):
     """Owns the core's thread: made running, ended by ``close``. Belongs to one event loop."""
 
-    def __init__(self, core: EngineCore, info: EngineInfo, on_close: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, core: EngineCore, info: EngineInfo, holdings: Holdings, on_close: Callable[[], None] = lambda: None
+    ) -> None:
         self._core = core
         self._info = info
+        self._holdings = holdings
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._readers: dict[RequestId, asyncio.Queue[EngineEvent | LorryError]] = {}
@@ -77,6 +90,19 @@ class LocalEngine(EngineClient):
             if self._core.alive:
                 raise
             raise EngineUnavailable("the engine has stopped", retry_after_s=1.0) from None
+
+    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+        return await self._holdings.whereabouts(digest)
+
+    async def preload(self, ref: AdapterRef, wait_s: float) -> None:
+        self._check()
+        await self._holdings.preload(ref, wait_s)
+
+    async def evict(self, digest: AdapterDigest) -> bool:
+        return await self._holdings.evict(digest)
+
+    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+        return await self._holdings.forget(digest, shared)
 
     async def close(self) -> None:
         if self._closed:

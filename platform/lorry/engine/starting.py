@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest
+from lorry.adapters.manifest import AdapterRef
+from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Forgotten, Whereabouts
 from lorry.errors import EngineUnavailable
+from lorry.ids import AdapterDigest
 
 
 class StartingEngine(EngineClient):
@@ -27,6 +29,18 @@ class StartingEngine(EngineClient):
 
     async def state(self) -> dict[str, Any]:
         return await self._warm().state()
+
+    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+        return await self._warm().whereabouts(digest)
+
+    async def preload(self, ref: AdapterRef, wait_s: float) -> None:
+        await self._warm().preload(ref, wait_s)
+
+    async def evict(self, digest: AdapterDigest) -> bool:
+        return await self._warm().evict(digest)
+
+    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+        return await self._warm().forget(digest, shared)
 
     async def close(self) -> None:
         if self._engine is not None:

@@ -13,9 +13,25 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from lorry.api.status import error_from_rpc
-from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished, Tokens
-from lorry.engine.transport_codec import error_from_proto, events_from_proto, info_from_proto, request_to_proto
+from lorry.adapters.manifest import AdapterRef
+from lorry.api.status import DETAILS_KEY, error_from_rpc
+from lorry.engine.contract import (
+    EngineClient,
+    EngineEvent,
+    EngineInfo,
+    EngineRequest,
+    Finished,
+    Forgotten,
+    Tokens,
+    Whereabouts,
+)
+from lorry.engine.transport_codec import (
+    error_from_proto,
+    events_from_proto,
+    info_from_proto,
+    ref_to_proto,
+    request_to_proto,
+)
 from lorry.engine.transport_credit import Grants
 from lorry.errors import (
     DeadlineExceeded,
@@ -25,12 +41,15 @@ from lorry.errors import (
     RequestCancelled,
     Unavailable,
 )
+from lorry.ids import AdapterDigest
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 
 STALL_S = 30.0
 """A reader that takes nothing for so long, while output waits for it, is aborted. Looked at every half of it."""
 _RPC_S = 10.0
+_FORGET_S = 120.0
+"""A fetch that is under way is waited for, as long as the object store's timeouts let it take."""
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -333,6 +352,25 @@ class GrpcEngineClient(EngineClient):
         finally:
             link.release(box.call)
 
+    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+        self._check()
+        found = await self._unary("GetWhereabouts", pb.GetWhereaboutsRequest(sha256=digest))
+        return Whereabouts(found.device, found.host, found.disk, found.live)
+
+    async def preload(self, ref: AdapterRef, wait_s: float) -> None:
+        self._check()
+        request = pb.PreloadRequest(adapter=ref_to_proto(ref), wait_seconds=wait_s)
+        await self._unary("Preload", request, wait_s + _RPC_S)
+
+    async def evict(self, digest: AdapterDigest) -> bool:
+        self._check()
+        return bool((await self._unary("Evict", pb.EvictRequest(sha256=digest))).evicted)
+
+    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+        self._check()
+        found = await self._unary("Forget", pb.ForgetRequest(sha256=digest, shared=shared), _FORGET_S)
+        return Forgotten(found.disk_bytes, found.host_bytes, found.device_slots, found.kv_pages)
+
     async def close(self) -> None:
         self._closed = True
         if self._link is not None:
@@ -364,7 +402,9 @@ class GrpcEngineClient(EngineClient):
             return answer
         except grpc.aio.AioRpcError as error:
             found = error_from_rpc(error)
-            if type(found) is Unavailable or isinstance(found, DeadlineExceeded | RequestCancelled):
+            trailers: Any = error.trailing_metadata() or ()
+            told = any(key == DETAILS_KEY for key, _ in trailers)
+            if type(found) is Unavailable or (not told and isinstance(found, DeadlineExceeded | RequestCancelled)):
                 # The transport's own status: nobody is there to give a reason.
                 level = logging.WARNING if self._answered else logging.DEBUG  # once, and not while it starts
                 self._answered = False

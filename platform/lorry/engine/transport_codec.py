@@ -72,11 +72,18 @@ def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
         text = request.text
         message.text.CopyFrom(pb.VersionText(sha256=text.sha256, vocabulary=text.vocabulary, end_ids=text.end_ids))
     if request.adapter is not None:
-        message.adapter.sha256 = request.adapter.digest
-        message.adapter.prefix = request.adapter.prefix
-        for file in request.adapter.files:
-            message.adapter.files.add(path=file.path, size=file.size, sha256=file.sha256)
+        message.adapter.CopyFrom(ref_to_proto(request.adapter))
     return message
+
+
+def ref_to_proto(ref: AdapterRef) -> pb.AdapterVersionRef:
+    files = [pb.AdapterFile(path=file.path, size=file.size, sha256=file.sha256) for file in ref.files]
+    return pb.AdapterVersionRef(sha256=ref.digest, prefix=ref.prefix, files=files)
+
+
+def ref_from_proto(message: pb.AdapterVersionRef) -> AdapterRef:
+    files = tuple(AdapterFile(file.path, file.size, file.sha256) for file in message.files)
+    return AdapterRef(AdapterDigest(message.sha256), message.prefix, files)
 
 
 def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
@@ -85,8 +92,7 @@ def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
     if message.HasField("text"):
         text = TextPlan(message.text.sha256, message.text.vocabulary, tuple(message.text.end_ids))
     if message.HasField("adapter"):
-        files = tuple(AdapterFile(file.path, file.size, file.sha256) for file in message.adapter.files)
-        adapter = AdapterRef(AdapterDigest(message.adapter.sha256), message.adapter.prefix, files)
+        adapter = ref_from_proto(message.adapter)
     return EngineRequest(
         RequestId(message.request_id),
         TenantId(message.tenant_id),
@@ -324,6 +330,8 @@ __all__ = [
     "events_from_proto",
     "info_from_proto",
     "info_to_proto",
+    "ref_from_proto",
+    "ref_to_proto",
     "request_from_proto",
     "request_to_proto",
 ]

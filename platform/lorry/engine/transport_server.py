@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
@@ -16,9 +17,16 @@ import grpc.aio
 from lorry.api.status import abort_with
 from lorry.engine.contract import EngineClient, EngineEvent, EngineRequest, Finished
 from lorry.engine.streams import closing
-from lorry.engine.transport_codec import add_event, error_to_proto, info_to_proto, request_from_proto
+from lorry.engine.transport_codec import (
+    add_event,
+    error_to_proto,
+    info_to_proto,
+    ref_from_proto,
+    request_from_proto,
+)
 from lorry.engine.transport_credit import CALL_CREDIT
 from lorry.errors import EmptyStream, EngineUnavailable, InternalError, LorryError
+from lorry.ids import AdapterDigest
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 
@@ -233,6 +241,33 @@ class _Servicer(engine_pb2_grpc.EngineServiceServicer):
             return pb.GetStateResponse(json=json.dumps(await self._engine.state()))
         except LorryError as error:
             await abort_with(context, error)
+
+    async def GetWhereabouts(self, request: pb.GetWhereaboutsRequest, context: _Context) -> pb.GetWhereaboutsResponse:
+        try:
+            found = await self._engine.whereabouts(AdapterDigest(request.sha256))
+        except LorryError as error:
+            await abort_with(context, error)
+        return pb.GetWhereaboutsResponse(device=found.device, host=found.host, disk=found.disk, live=found.live)
+
+    async def Preload(self, request: pb.PreloadRequest, context: _Context) -> pb.PreloadResponse:
+        try:
+            await self._engine.preload(ref_from_proto(request.adapter), request.wait_seconds)
+        except LorryError as error:
+            await abort_with(context, error)
+        return pb.PreloadResponse()
+
+    async def Evict(self, request: pb.EvictRequest, context: _Context) -> pb.EvictResponse:
+        try:
+            return pb.EvictResponse(evicted=await self._engine.evict(AdapterDigest(request.sha256)))
+        except LorryError as error:
+            await abort_with(context, error)
+
+    async def Forget(self, request: pb.ForgetRequest, context: _Context) -> pb.ForgetResponse:
+        try:
+            found = await self._engine.forget(AdapterDigest(request.sha256), request.shared)
+        except LorryError as error:
+            await abort_with(context, error)
+        return pb.ForgetResponse(**dataclasses.asdict(found))
 
 
 class EngineServer:

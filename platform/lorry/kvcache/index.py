@@ -136,13 +136,16 @@ class PrefixIndex:
         self.evictions += 1
         self._remove(block)
 
-    def drop(self, adapter: AdapterDigest) -> None:
-        """Nothing that was computed with this adapter is found any more: its weights on the device were damaged."""
-        for block in self._by_adapter.pop(adapter, set()):
+    def drop(self, adapter: AdapterDigest) -> int:
+        """Nothing that was computed with this adapter is found any more: its weights on the device were damaged, or it
+        is to be forgotten. Answers the number of pages."""
+        dropped = self._by_adapter.pop(adapter, set())
+        for block in dropped:
             del self._blocks[block.key]
             block.dropped = True
             self._evictable -= not block.users
             self._ledger.drop_page(block.page, block.last_step)
+        return len(dropped)
 
     def pages(self) -> set[PageId]:
         """Pages that the index has a reference on."""

@@ -10,6 +10,7 @@ from typing import Any, Generic
 from lorry.config import SchedulerConfig
 from lorry.errors import (
     AdapterLoadFailed,
+    FailedPrecondition,
     InternalError,
     LorryError,
     RequestCancelled,
@@ -147,9 +148,40 @@ class Scheduler(Generic[R]):
             if entry.place is not Place.WAITING or (run is not None and (run.output or run.scored)):
                 text = f"adapter {digest}: its bytes on the device changed while this answer was made"
                 self._live.end(entry.request.request_id, SlotIntegrity(text))
+        self._empty_slot(digest)
+
+    def tier_of(self, digest: AdapterDigest) -> str:
+        """Where a request for a version would find it: ``device``, ``host``, ``disk`` or ``object_store``."""
+        return self._residency.tier_of(digest)
+
+    def live_on(self, digest: AdapterDigest) -> int:
+        """Requests that run or wait on a version."""
+        return sum(entry.digest == digest for entry in self._live)
+
+    def evict(self, digest: AdapterDigest) -> bool:
+        """Take a version off the device; False where it is not there. Raises FailedPrecondition while requests run or
+        wait on it."""
+        if live := self.live_on(digest):
+            raise FailedPrecondition(f"adapter {digest}: {live} requests run or wait on it; wait until they have ended")
+        return self._empty_slot(digest)
+
+    def forget(self, digest: AdapterDigest, error: LorryError) -> tuple[int, int]:
+        """End every request on a version with ``error``; its slot is empty and its prefixes are not found any more. How
+        many slots and pages that were."""
+        for request_id in [entry.request.request_id for entry in self._live if entry.digest == digest]:
+            self._live.end(request_id, error)
+        pages = self.forget_prefixes(digest)
+        return int(self._empty_slot(digest)), pages
+
+    def forget_prefixes(self, digest: AdapterDigest) -> int:
+        """What was computed with a version is not found in the prefix index any more; how many pages that were."""
+        return self._index.drop(digest)
+
+    def _empty_slot(self, digest: AdapterDigest) -> bool:
         slot = self._residency.lose(digest)
         if slot is not None:
             self._note_unload(slot)
+        return slot is not None
 
     def drain_events(self) -> list[tuple[RequestId, LorryError]]:
         """Requests that ended outside a step since the last call: cancelled, expired, or their fetch failed."""

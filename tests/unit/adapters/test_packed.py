@@ -21,6 +21,7 @@ from lorry.adapters.validate import validate_directory
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest
 from lorry.layers.base_tensors import BaseTensors
+from lorry.layers.extras import ChunkedEmbedding, EmbeddingExtras
 from lorry.layers.slot_row import ALIGN, CHUNK_RANK, SlotRow, largest_chunk_elements
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
@@ -35,6 +36,7 @@ KINDS = {
     "DoRA on everything": VOCABULARY_KINDS["dora both"],
     "IA3": VOCABULARY_KINDS["ia3 head"],
     "whole matrices and norms": VOCABULARY_KINDS["head, embedding and norms"],
+    "tokens": VOCABULARY_KINDS["tokens"],
 }
 
 
@@ -143,6 +145,31 @@ def test_the_arena_holds_the_adapter(
     if packed.extras is not None and wanted.extras is not None:
         assert (packed.extras.embedding is None) == (wanted.extras.embedding is None)
         assert packed.extras.vocabulary == wanted.extras.vocabulary
+        check_embedding(packed.extras.embedding, wanted.extras.embedding)
+
+
+def check_embedding(
+    packed: EmbeddingExtras | ChunkedEmbedding | None, wanted: EmbeddingExtras | ChunkedEmbedding | None
+) -> None:
+    if wanted is None:
+        return
+    assert isinstance(packed, ChunkedEmbedding)
+    assert isinstance(wanted, EmbeddingExtras)
+    for name in ("weight", "gain", "rows", "row_of"):
+        found, want = getattr(packed, name), getattr(wanted, name)
+        assert (found is None) == (want is None)
+        assert found is None or torch.equal(found.long() if name == "row_of" else found, want)
+    assert (packed.a is None) == (wanted.a is None)
+    if wanted.a is not None and wanted.b is not None:
+        assert packed.a is not None
+        assert packed.b is not None
+        rank = wanted.a.shape[1]
+        assert packed.a[0].nbytes % ALIGN == packed.b[0].nbytes % ALIGN == 0
+        for chunks, matrix in ((packed.a, wanted.a), (packed.b, wanted.b.T)):
+            flat = chunks.transpose(0, 1).flatten(1)
+            assert torch.equal(flat[: len(matrix), :rank], matrix)
+            assert not flat[:, rank:].any()
+            assert not flat[len(matrix) :].any()
 
 
 def test_in_sixteen_bits_each_number_is_rounded_once(base: Path, made: Mapping[str, tuple[Path, AdapterPlan]]) -> None:

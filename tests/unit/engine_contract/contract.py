@@ -15,7 +15,14 @@ import pytest
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished, Started, Tokens
-from lorry.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, LorryError
+from lorry.errors import (
+    AdapterObjectMissing,
+    DeadlineExceeded,
+    EngineUnavailable,
+    FailedPrecondition,
+    InvalidRequest,
+    LorryError,
+)
 from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
 from lorry.request import CHOICES_MAX, TOP_LOGPROBS_MAX, OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 from lorry.text import Detokenizer, Tokenizer
@@ -297,6 +304,58 @@ class EngineContract:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        await until_idle(bench)
+
+    async def test_a_version_is_brought_in_and_taken_off_the_device(self, bench: Bench) -> None:
+        first, second = bench.adapters[:2]
+        await bench.engine.preload(second, WAIT_S)
+        brought = await bench.engine.whereabouts(second.digest)
+        assert (brought.device, brought.host, brought.live) == (False, True, 0)
+        answer = ids_of(await collect(bench, await bench_request(bench, first)))
+        await until_idle(bench)
+        assert (await bench.engine.whereabouts(first.digest)).device
+        assert await bench.engine.evict(first.digest)
+        assert not (await bench.engine.whereabouts(first.digest)).device
+        assert not await bench.engine.evict(first.digest)
+        assert ids_of(await collect(bench, await bench_request(bench, first))) == answer
+
+    async def test_what_runs_is_not_taken_off_the_device(self, bench: Bench) -> None:
+        adapter = bench.adapters[0]
+        events: Any = bench.engine.generate(await bench_request(bench, adapter, max_tokens=bench.long_tokens))
+        async with asyncio.timeout(WAIT_S), aclosing(events):
+            await anext(events)
+            assert (await bench.engine.whereabouts(adapter.digest)).live == 1
+            with pytest.raises(FailedPrecondition, match="1 requests run"):
+                await bench.engine.evict(adapter.digest)
+            assert isinstance(await anext(events), Tokens)
+        await until_idle(bench)
+
+    async def test_a_version_is_forgotten_and_nothing_else(self, bench: Bench) -> None:
+        doomed, kept = bench.adapters[:2]
+        other: Any = bench.engine.generate(await bench_request(bench, kept, max_tokens=bench.long_tokens))
+        events: Any = bench.engine.generate(await bench_request(bench, doomed, max_tokens=bench.long_tokens))
+        async with asyncio.timeout(WAIT_S), aclosing(events), aclosing(other):
+            await anext(events)
+            await anext(other)
+            told = await bench.engine.forget(doomed.digest, shared=True)
+            assert isinstance(await anext(events), Tokens)
+            found = await bench.engine.forget(doomed.digest)
+            assert (told.disk_bytes, told.host_bytes, told.device_slots) == (
+                found.disk_bytes,
+                found.host_bytes,
+                found.device_slots,
+            )
+            assert found.device_slots == 1
+            assert found.host_bytes > 0
+            assert found.disk_bytes > 0
+            with pytest.raises(AdapterObjectMissing, match="purged"):
+                async for _ in events:
+                    pass
+            gone = await bench.engine.whereabouts(doomed.digest)
+            assert (gone.device, gone.host, gone.disk, gone.live) == (False, False, False, 0)
+            assert isinstance(await anext(other), Tokens)
+            again = await bench.engine.forget(doomed.digest)
+            assert (again.device_slots, again.host_bytes, again.disk_bytes, again.kv_pages) == (0, 0, 0, 0)
         await until_idle(bench)
 
     async def test_close_ends_open_iterators_and_is_idempotent(self, bench: Bench) -> None:

@@ -47,10 +47,10 @@ def adapter_ref(name: str) -> AdapterRef:
 ADAPTERS = tuple(adapter_ref(name) for name in ("one", "two", "three"))
 
 
-def fake_engine() -> FakeEngine:
+def fake_engine(base: BaseDigest = BASE_DIGEST) -> FakeEngine:
     text = tokenizer()
     info = EngineInfo(
-        BASE_DIGEST,
+        base,
         text.sha256,
         "float32",
         "fake-1",

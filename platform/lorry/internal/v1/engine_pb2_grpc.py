@@ -49,6 +49,26 @@ class EngineServiceStub:
                 request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateRequest.SerializeToString,
                 response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateResponse.FromString,
                 _registered_method=True)
+        self.GetWhereabouts = channel.unary_unary(
+                '/lorry.internal.v1.EngineService/GetWhereabouts',
+                request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetWhereaboutsRequest.SerializeToString,
+                response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetWhereaboutsResponse.FromString,
+                _registered_method=True)
+        self.Preload = channel.unary_unary(
+                '/lorry.internal.v1.EngineService/Preload',
+                request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.PreloadRequest.SerializeToString,
+                response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.PreloadResponse.FromString,
+                _registered_method=True)
+        self.Evict = channel.unary_unary(
+                '/lorry.internal.v1.EngineService/Evict',
+                request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.EvictRequest.SerializeToString,
+                response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.EvictResponse.FromString,
+                _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/lorry.internal.v1.EngineService/Forget',
+                request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.ForgetResponse.FromString,
+                _registered_method=True)
 
 
 class EngineServiceServicer:
@@ -76,6 +96,34 @@ class EngineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetWhereabouts(self, request, context):
+        """Where a version's bytes are now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Preload(self, request, context):
+        """Brings a version into host memory; DEADLINE_EXCEEDED where that takes longer than asked, and it goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Evict(self, request, context):
+        """Takes a version off the device; FAILED_PRECONDITION while requests run or wait on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forget(self, request, context):
+        """Ends every request on a version and drops its bytes from device, KV, host memory and disk.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +141,26 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.GetState,
                     request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateRequest.FromString,
                     response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateResponse.SerializeToString,
+            ),
+            'GetWhereabouts': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWhereabouts,
+                    request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetWhereaboutsRequest.FromString,
+                    response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetWhereaboutsResponse.SerializeToString,
+            ),
+            'Preload': grpc.unary_unary_rpc_method_handler(
+                    servicer.Preload,
+                    request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.PreloadRequest.FromString,
+                    response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.PreloadResponse.SerializeToString,
+            ),
+            'Evict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evict,
+                    request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.EvictRequest.FromString,
+                    response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.EvictResponse.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.ForgetRequest.FromString,
+                    response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.ForgetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +244,114 @@ class EngineService:
             '/lorry.internal.v1.EngineService/GetState',
             lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateRequest.SerializeToString,
             lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWhereabouts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.internal.v1.EngineService/GetWhereabouts',
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetWhereaboutsRequest.SerializeToString,
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetWhereaboutsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Preload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.internal.v1.EngineService/Preload',
+            lorry_dot_internal_dot_v1_dot_engine__pb2.PreloadRequest.SerializeToString,
+            lorry_dot_internal_dot_v1_dot_engine__pb2.PreloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.internal.v1.EngineService/Evict',
+            lorry_dot_internal_dot_v1_dot_engine__pb2.EvictRequest.SerializeToString,
+            lorry_dot_internal_dot_v1_dot_engine__pb2.EvictResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.internal.v1.EngineService/Forget',
+            lorry_dot_internal_dot_v1_dot_engine__pb2.ForgetRequest.SerializeToString,
+            lorry_dot_internal_dot_v1_dot_engine__pb2.ForgetResponse.FromString,
             options,
             channel_credentials,
             insecure,

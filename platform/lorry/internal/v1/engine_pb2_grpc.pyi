@@ -39,6 +39,14 @@ class EngineServiceStub:
     """What this engine serves. UNAVAILABLE until it is warm."""
     GetState: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetStateRequest, _engine_pb2.GetStateResponse]
     """Bounded state for tests, the demo and operators, as JSON."""
+    GetWhereabouts: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetWhereaboutsRequest, _engine_pb2.GetWhereaboutsResponse]
+    """Where a version's bytes are now."""
+    Preload: _grpc.UnaryUnaryMultiCallable[_engine_pb2.PreloadRequest, _engine_pb2.PreloadResponse]
+    """Brings a version into host memory; DEADLINE_EXCEEDED where that takes longer than asked, and it goes on."""
+    Evict: _grpc.UnaryUnaryMultiCallable[_engine_pb2.EvictRequest, _engine_pb2.EvictResponse]
+    """Takes a version off the device; FAILED_PRECONDITION while requests run or wait on it."""
+    Forget: _grpc.UnaryUnaryMultiCallable[_engine_pb2.ForgetRequest, _engine_pb2.ForgetResponse]
+    """Ends every request on a version and drops its bytes from device, KV, host memory and disk."""
 
 @_typing.type_check_only
 class EngineServiceAsyncStub(EngineServiceStub):
@@ -51,6 +59,14 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """What this engine serves. UNAVAILABLE until it is warm."""
     GetState: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetStateRequest, _engine_pb2.GetStateResponse]  # type: ignore[assignment]
     """Bounded state for tests, the demo and operators, as JSON."""
+    GetWhereabouts: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetWhereaboutsRequest, _engine_pb2.GetWhereaboutsResponse]  # type: ignore[assignment]
+    """Where a version's bytes are now."""
+    Preload: _aio.UnaryUnaryMultiCallable[_engine_pb2.PreloadRequest, _engine_pb2.PreloadResponse]  # type: ignore[assignment]
+    """Brings a version into host memory; DEADLINE_EXCEEDED where that takes longer than asked, and it goes on."""
+    Evict: _aio.UnaryUnaryMultiCallable[_engine_pb2.EvictRequest, _engine_pb2.EvictResponse]  # type: ignore[assignment]
+    """Takes a version off the device; FAILED_PRECONDITION while requests run or wait on it."""
+    Forget: _aio.UnaryUnaryMultiCallable[_engine_pb2.ForgetRequest, _engine_pb2.ForgetResponse]  # type: ignore[assignment]
+    """Ends every request on a version and drops its bytes from device, KV, host memory and disk."""
 
 class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -78,5 +94,37 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.GetStateResponse, _abc.Awaitable[_engine_pb2.GetStateResponse]]:
         """Bounded state for tests, the demo and operators, as JSON."""
+
+    @_abc_1.abstractmethod
+    def GetWhereabouts(
+        self,
+        request: _engine_pb2.GetWhereaboutsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.GetWhereaboutsResponse, _abc.Awaitable[_engine_pb2.GetWhereaboutsResponse]]:
+        """Where a version's bytes are now."""
+
+    @_abc_1.abstractmethod
+    def Preload(
+        self,
+        request: _engine_pb2.PreloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.PreloadResponse, _abc.Awaitable[_engine_pb2.PreloadResponse]]:
+        """Brings a version into host memory; DEADLINE_EXCEEDED where that takes longer than asked, and it goes on."""
+
+    @_abc_1.abstractmethod
+    def Evict(
+        self,
+        request: _engine_pb2.EvictRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.EvictResponse, _abc.Awaitable[_engine_pb2.EvictResponse]]:
+        """Takes a version off the device; FAILED_PRECONDITION while requests run or wait on it."""
+
+    @_abc_1.abstractmethod
+    def Forget(
+        self,
+        request: _engine_pb2.ForgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.ForgetResponse, _abc.Awaitable[_engine_pb2.ForgetResponse]]:
+        """Ends every request on a version and drops its bytes from device, KV, host memory and disk."""
 
 def add_EngineServiceServicer_to_server(servicer: EngineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

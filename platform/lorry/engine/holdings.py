@@ -1,0 +1,86 @@
+"""What an engine has of one version, from the slot table to the disk: looked at, brought in, dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+from lorry.adapters.manifest import AdapterRef
+from lorry.engine.contract import Forgotten, Whereabouts
+from lorry.errors import AdapterObjectMissing, DeadlineExceeded, EngineUnavailable
+from lorry.ids import AdapterDigest
+from lorry.residency.host import Failed, HostState, Ready
+from lorry.scheduler import Scheduler
+
+POLL_S = 0.01
+"""How often a version on its way to the host is looked after."""
+T = TypeVar("T")
+
+
+class Copies(Protocol):
+    """The host and disk tiers (``lorry.adapters.tiers.HostTierStore``); from any thread."""
+
+    def ensure(self, ref: AdapterRef) -> HostState: ...
+    def forget(self, digest: AdapterDigest) -> tuple[int, int]: ...
+    def sizes(self, digest: AdapterDigest) -> tuple[int, int]: ...
+
+
+class Loop(Protocol):
+    """The step loop (``lorry.engine.core.EngineCore``)."""
+
+    def ask(self, question: Callable[[], T]) -> Future[T]: ...
+
+
+class Holdings:
+    """The version's side of ``EngineClient``. The scheduler is asked on the loop's thread, between two steps."""
+
+    def __init__(self, loop: Loop, scheduler: Scheduler[AdapterRef], copies: Copies) -> None:
+        self._loop = loop
+        self._scheduler = scheduler
+        self._copies = copies
+
+    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+        tier, live = await self._ask(lambda: (self._scheduler.tier_of(digest), self._scheduler.live_on(digest)))
+        host, disk = self._copies.sizes(digest)
+        return Whereabouts(tier == "device", host > 0, disk > 0, live)
+
+    async def preload(self, ref: AdapterRef, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                while not isinstance(state := self._copies.ensure(ref), Ready):
+                    if isinstance(state, Failed):
+                        raise state.error
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"adapter {ref.digest} was not in host memory after {wait_s:g} s; it is still on its way, ask again"
+            ) from None
+
+    async def evict(self, digest: AdapterDigest) -> bool:
+        return await self._ask(lambda: self._scheduler.evict(digest))
+
+    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+        if shared:
+            tier, pages = await self._ask(
+                lambda: (self._scheduler.tier_of(digest), self._scheduler.forget_prefixes(digest))
+            )
+            host, disk = self._copies.sizes(digest)
+            return Forgotten(disk, host, int(tier == "device"), pages)
+        gone = AdapterObjectMissing(f"adapter {digest} was purged; its bytes are destroyed")
+        slots, pages = await self._ask(lambda: self._scheduler.forget(digest, gone))
+        host, disk = await asyncio.to_thread(self._copies.forget, digest)
+        return Forgotten(disk, host, slots, pages)
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        answer = self._loop.ask(question)
+        try:
+            return await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            if not answer.cancelled():
+                raise
+            raise EngineUnavailable("the engine has stopped", retry_after_s=1.0) from None
+
+
+__all__ = ["POLL_S", "Copies", "Holdings", "Loop"]
