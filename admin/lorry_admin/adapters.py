@@ -11,7 +11,8 @@ from lorry.adapters.report import Check
 from lorry.api.v1 import adapter_admin_pb2 as pb
 from lorry.api.v1 import adapter_admin_pb2_grpc as pb_grpc
 from lorry.errors import InvalidRequest
-from lorry.registry import PageRequest, Registry
+from lorry.registry import Caller, PageRequest, Registry
+from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.adapters.versions import VersionService
 from lorry.registry.adapters.watching import Examined, Made
 from lorry.registry.names import (
@@ -24,16 +25,29 @@ from lorry.registry.names import (
 )
 from lorry_admin import messages
 from lorry_admin.access import Access
+from lorry_admin.aliases import AliasAdmin
+from lorry_admin.engines import EngineReplicas
+from lorry_admin.lifecycle import LifecycleAdmin
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class AdapterAdmin(pb_grpc.AdapterAdminServiceServicer):
+class AdapterAdmin(AliasAdmin, LifecycleAdmin, pb_grpc.AdapterAdminServiceServicer):
     """Errors go through as LorryError: the server needs ``lorry.api.status.ErrorInterceptor``."""
 
-    def __init__(self, access: Access, registry: Registry, versions: VersionService) -> None:
+    def __init__(
+        self,
+        access: Access,
+        registry: Registry,
+        versions: VersionService,
+        lifecycle: LifecycleService,
+        engines: EngineReplicas,
+    ) -> None:
         self._access = access
+        self._lifecycle = lifecycle
+        self._engines = engines
         self._adapters = registry.adapters
+        self._aliases = registry.aliases
         self._versions = versions
 
     async def CreateAdapter(self, request: pb.CreateAdapterRequest, context: Context) -> pb.Adapter:
@@ -50,7 +64,8 @@ class AdapterAdmin(pb_grpc.AdapterAdminServiceServicer):
     async def ListAdapters(self, request: pb.ListAdaptersRequest, context: Context) -> pb.ListAdaptersResponse:
         caller = await self._access.caller(context)
         tenant = parse_tenant("parent", request.parent)
-        page = await self._adapters.list(caller, tenant, PageRequest.of(request.page_size, request.page_token))
+        wanted = PageRequest.of(request.page_size, request.page_token)
+        page = await self._adapters.list(caller, tenant, wanted, deleted=request.show_deleted)
         rows = [messages.adapter(tenant, row) for row in page.rows]
         return pb.ListAdaptersResponse(adapters=rows, next_page_token=page.next_token)
 
@@ -79,6 +94,8 @@ class AdapterAdmin(pb_grpc.AdapterAdminServiceServicer):
     ) -> pb.AdapterVersion:
         caller = await self._access.caller(context)
         name = parse_adapter("parent", request.parent)
+        if request.WhichOneof("source") == "s3_uri":
+            return await self._import(caller, name, request)
         of, upload = parse_upload("upload", request.upload)
         if of != name:
             raise InvalidRequest.field("upload", f"belongs to {of.bare}, not to {name.bare}; use one of this adapter")
@@ -87,6 +104,16 @@ class AdapterAdmin(pb_grpc.AdapterAdminServiceServicer):
             found, row = await self._versions.examine(caller, name, upload, base, request.expected_sha256)
             return messages.candidate(name.bare, found, row)
         made = await self._versions.create(caller, name, upload, base, request.expected_sha256, request.request_id)
+        return messages.version(name.bare, made, full=True)
+
+    async def _import(
+        self, caller: Caller, name: AdapterName, request: pb.CreateAdapterVersionRequest
+    ) -> pb.AdapterVersion:
+        uri, base, sha256 = request.s3_uri, parse_base("base", request.base), request.expected_sha256
+        if request.validate_only:
+            found, row = await self._versions.examine_import(caller, name, uri, base, sha256)
+            return messages.candidate(name.bare, found, row)
+        made = await self._versions.import_from(caller, name, uri, base, sha256, request.request_id)
         return messages.version(name.bare, made, full=True)
 
     async def GetAdapterVersion(self, request: pb.GetAdapterVersionRequest, context: Context) -> pb.AdapterVersion:
@@ -127,13 +154,6 @@ class AdapterAdmin(pb_grpc.AdapterAdminServiceServicer):
         name = parse_version("name", request.name)
         row = await self._versions.quarantine(caller, name, request.reason)
         return messages.version(name.bare, row, full=True)
-
-    async def SetAlias(self, request: pb.SetAliasRequest, context: Context) -> pb.Alias:
-        caller = await self._access.caller(context)
-        name = parse_adapter("parent", request.parent)
-        row = await self._adapters.set_alias(caller, name, request.alias_id, request.version)
-        shown = AdapterName(name.tenant, name.adapter, alias=row.name)
-        return pb.Alias(name=str(shown), version=request.version, revision=row.revision)
 
 
 def _news(name: AdapterName, one: Check | Made) -> pb.WatchAdapterVersionResponse:

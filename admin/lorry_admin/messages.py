@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,15 +11,28 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
 from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
+from lorry.engine.contract import Whereabouts
+from lorry.errors import InvalidRequest
 from lorry.registry import Role
 from lorry.registry.adapters.candidates import Candidate
+from lorry.registry.adapters.service import adapter_etag
 from lorry.registry.adapters.uploads import UploadLimits, UploadState
+from lorry.registry.aliases.service import alias_etag
 from lorry.registry.db import tables
+from lorry.registry.entries import VersionState
+from lorry.registry.grants.service import PinMode
+from lorry.registry.names import AdapterName
+from lorry.registry.tenants.service import tenant_etag
 
 _ROLES: dict[str, tenant_pb.Role.ValueType] = {
     Role.PLATFORM_ADMIN: tenant_pb.ROLE_PLATFORM_ADMIN,
     Role.OWNER: tenant_pb.ROLE_OWNER,
     Role.MEMBER: tenant_pb.ROLE_MEMBER,
+}
+
+_PIN_MODES: dict[str, tenant_pb.PinMode.ValueType] = {
+    PinMode.HARD: tenant_pb.PIN_MODE_HARD,
+    PinMode.DEFAULT: tenant_pb.PIN_MODE_DEFAULT,
 }
 
 
@@ -35,6 +49,16 @@ def role_name(value: int) -> str:
     return next((name for name, number in _ROLES.items() if number == value), "")
 
 
+def pin_mode(value: int) -> PinMode:
+    """The registry's word; HARD for none. Raises InvalidRequest for a number that is no mode."""
+    if value == tenant_pb.PIN_MODE_UNSPECIFIED:
+        return PinMode.HARD
+    for name, number in _PIN_MODES.items():
+        if number == value:
+            return PinMode(name)
+    raise InvalidRequest.field("mode", f"{value} is not one; use PIN_MODE_HARD or PIN_MODE_DEFAULT")
+
+
 def tenant(row: tables.Tenant) -> tenant_pb.Tenant:
     return tenant_pb.Tenant(
         name=f"tenants/{row.name}",
@@ -42,6 +66,8 @@ def tenant(row: tables.Tenant) -> tenant_pb.Tenant:
         display_name=row.display_name,
         suspended=row.suspended,
         create_time=timestamp(row.created_at),
+        etag=tenant_etag(row),
+        import_prefixes=row.import_prefixes or (),
     )
 
 
@@ -54,6 +80,7 @@ def api_key(tenant_name: str, row: tables.ApiKey) -> tenant_pb.ApiKey:
         create_time=timestamp(row.created_at),
         expire_time=timestamp(row.expires_at),
         revoke_time=timestamp(row.revoked_at),
+        last_use_time=None if row.use is None else timestamp(row.use.used_at),
     )
 
 
@@ -82,6 +109,29 @@ def grant(tenant_name: str, row: tables.Grant) -> tenant_pb.Grant:
     )
 
 
+def pin(tenant_name: str, adapter: AdapterName, row: tables.Pin) -> tenant_pb.Pin:
+    return tenant_pb.Pin(
+        tenant=f"tenants/{tenant_name}",
+        version=f"{adapter.bare}/versions/{row.number}",
+        mode=_PIN_MODES[row.mode],
+        create_time=timestamp(row.created_at),
+    )
+
+
+def alias(adapter: AdapterName, row: tables.AliasRevision) -> adapter_pb.Alias:
+    """As the alias was at that revision; ``adapter`` may be any name of it."""
+    return adapter_pb.Alias(
+        name=f"{adapter.bare}@{row.name}",
+        version=row.number,
+        revision=row.revision,
+        canary_version=row.canary_number or 0,
+        canary_permille=row.canary_permille,
+        etag=alias_etag(row),
+        update_time=timestamp(row.created_at),
+        deleted=row.deleted,
+    )
+
+
 def adapter(tenant_name: str, row: tables.Adapter) -> adapter_pb.Adapter:
     return adapter_pb.Adapter(
         name=f"tenants/{tenant_name}/adapters/{row.name}",
@@ -89,7 +139,42 @@ def adapter(tenant_name: str, row: tables.Adapter) -> adapter_pb.Adapter:
         display_name=row.display_name,
         create_time=timestamp(row.created_at),
         last_version=row.last_version,
+        etag=adapter_etag(row),
+        delete_time=timestamp(row.deleted_at),
+        purge_time=timestamp(row.purge_at),
+        purge_receipt=receipt(tenant_name, row) if row.purged_at is not None else None,
     )
+
+
+def receipt(tenant_name: str, row: tables.Adapter) -> adapter_pb.PurgeReceipt:
+    """Of an adapter that is purged."""
+    told: dict[str, Any] = row.purge_receipt or {}
+    return adapter_pb.PurgeReceipt(
+        adapter=f"tenants/{tenant_name}/adapters/{row.name}",
+        purge_time=timestamp(row.purged_at),
+        versions=[adapter_pb.PurgedVersion(**one) for one in told.get("versions", ())],
+        replicas=[adapter_pb.PurgedReplica(replica=name, **one) for name, one in told.get("replicas", {}).items()],
+    )
+
+
+def residency(name: AdapterName, found: Sequence[tuple[str, Whereabouts]], *, running: bool) -> adapter_pb.Residency:
+    """``running``: with the number of requests, which are not only those of who asks."""
+    replicas = [
+        adapter_pb.ReplicaResidency(
+            replica=replica, device=where.device, host=where.host, disk=where.disk, running=where.live * running
+        )
+        for replica, where in found
+    ]
+    return adapter_pb.Residency(name=str(name), replicas=replicas)
+
+
+def version_state(row: tables.AdapterVersion) -> adapter_pb.AdapterVersionState.ValueType:
+    """Of READY versions some are DEPRECATED, and of all those that are not served some are PURGED."""
+    if row.purged_at is not None and row.state != VersionState.REJECTED:
+        return adapter_pb.ADAPTER_VERSION_STATE_PURGED
+    if row.state == VersionState.READY and row.deprecated_at is not None:
+        return adapter_pb.ADAPTER_VERSION_STATE_DEPRECATED
+    return adapter_pb.AdapterVersionState.Value(f"ADAPTER_VERSION_STATE_{row.state}")
 
 
 def upload(adapter_name: str, state: UploadState, limits: UploadLimits) -> adapter_pb.Upload:
@@ -113,7 +198,7 @@ def version(adapter_name: str, row: tables.AdapterVersion, *, full: bool) -> ada
         sha256=row.sha256,
         base=f"models/{row.base.name}",
         base_sha256=row.base.base_sha256,
-        state=adapter_pb.AdapterVersionState.Value(f"ADAPTER_VERSION_STATE_{row.state}"),
+        state=version_state(row),
         state_reason=row.state_reason,
         rank=row.rank,
         size_bytes=row.size_bytes,
@@ -121,6 +206,7 @@ def version(adapter_name: str, row: tables.AdapterVersion, *, full: bool) -> ada
         tokenizer_sha256=row.tokenizer_sha256 or row.base.tokenizer_sha256,
         vocabulary=row.vocabulary or vocabulary_of(row.base),
         end_token_ids=row.end_ids or (),
+        source_uri=row.source_uri or "",
     )
     if full:
         found.files.extend(
@@ -167,15 +253,21 @@ def check(row: dict[str, Any]) -> adapter_pb.ValidationCheck:
 
 __all__ = [
     "adapter",
+    "alias",
     "api_key",
     "base_model",
     "candidate",
     "check",
     "grant",
+    "pin",
+    "pin_mode",
+    "receipt",
+    "residency",
     "role_name",
     "tenant",
     "timestamp",
     "upload",
     "version",
+    "version_state",
     "vocabulary_of",
 ]

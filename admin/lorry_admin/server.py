@@ -6,29 +6,48 @@ from typing import Any
 
 import grpc.aio
 
-from lorry.api.v1 import adapter_admin_pb2, adapter_admin_pb2_grpc, tenant_admin_pb2, tenant_admin_pb2_grpc
+from lorry.api.v1 import (
+    adapter_admin_pb2,
+    adapter_admin_pb2_grpc,
+    fleet_pb2,
+    fleet_pb2_grpc,
+    tenant_admin_pb2,
+    tenant_admin_pb2_grpc,
+)
 from lorry.registry import Registry, SnapshotSource
+from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.adapters.versions import VersionService
 from lorry_admin.access import Access
 from lorry_admin.adapters import AdapterAdmin
+from lorry_admin.engines import EngineReplicas
+from lorry_admin.fleet import FleetAdmin
 from lorry_admin.tenants import TenantAdmin
 
 ADMIN_SERVICES: tuple[str, ...] = (
     adapter_admin_pb2.DESCRIPTOR.services_by_name["AdapterAdminService"].full_name,
     tenant_admin_pb2.DESCRIPTOR.services_by_name["TenantAdminService"].full_name,
+    fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name,
 )
 """Full names, for reflection and health."""
 
 
 def add_admin_services(
-    server: grpc.aio.Server, registry: Registry, source: SnapshotSource, versions: VersionService
+    server: grpc.aio.Server,
+    registry: Registry,
+    source: SnapshotSource,
+    versions: VersionService,
+    lifecycle: LifecycleService,
+    engines: EngineReplicas,
 ) -> None:
     """``server`` must have ``lorry.api.status.ErrorInterceptor`` among its interceptors, and take messages of
     the chunk size plus a little (gRPC's default of 4 MiB does). ``source`` may be the gateway's."""
     access = Access(source)
     target: Any = server
-    adapter_admin_pb2_grpc.add_AdapterAdminServiceServicer_to_server(AdapterAdmin(access, registry, versions), target)
+    adapter_admin_pb2_grpc.add_AdapterAdminServiceServicer_to_server(
+        AdapterAdmin(access, registry, versions, lifecycle, engines), target
+    )
     tenant_admin_pb2_grpc.add_TenantAdminServiceServicer_to_server(TenantAdmin(access, registry), target)
+    fleet_pb2_grpc.add_FleetServiceServicer_to_server(FleetAdmin(access, registry.fleet), target)
 
 
 __all__ = ["ADMIN_SERVICES", "add_admin_services"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc.aio
@@ -12,14 +12,24 @@ from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.api.v1 import tenant_admin_pb2_grpc as pb_grpc
 from lorry.errors import InvalidRequest
 from lorry.registry import PageRequest, Registry
-from lorry.registry.names import parse_adapter, parse_base, parse_grant, parse_key, parse_tenant, parse_version
+from lorry.registry.names import (
+    AdapterName,
+    parse_adapter,
+    parse_base,
+    parse_grant,
+    parse_key,
+    parse_tenant,
+    parse_version,
+)
 from lorry_admin import messages
 from lorry_admin.access import Access
+from lorry_admin.limits import LimitsAdmin
+from lorry_admin.records import RecordsAdmin
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class TenantAdmin(pb_grpc.TenantAdminServiceServicer):
+class TenantAdmin(LimitsAdmin, RecordsAdmin, pb_grpc.TenantAdminServiceServicer):
     """Errors go through as LorryError: the server needs ``lorry.api.status.ErrorInterceptor``."""
 
     def __init__(self, access: Access, registry: Registry) -> None:
@@ -50,20 +60,16 @@ class TenantAdmin(pb_grpc.TenantAdminServiceServicer):
             list(request.update_mask.paths),
             display_name=request.tenant.display_name,
             suspended=request.tenant.suspended,
+            import_prefixes=list(request.tenant.import_prefixes),
+            etag=request.tenant.etag,
         )
         return messages.tenant(row)
 
     async def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: Context) -> pb.CreateApiKeyResponse:
         caller = await self._access.caller(context)
         tenant = parse_tenant("parent", request.parent)
-        expires = None
-        if request.HasField("expire_time"):
-            try:
-                expires = request.expire_time.ToDatetime(tzinfo=UTC)
-            except ValueError as error:
-                raise InvalidRequest.field("expire_time", f"is not a time ({error})") from None
         row, text = await self._registry.keys.create(
-            caller, tenant, request.principal, messages.role_name(request.role), expires
+            caller, tenant, request.principal, messages.role_name(request.role), _expiry(request)
         )
         return pb.CreateApiKeyResponse(api_key=messages.api_key(tenant, row), text=text)
 
@@ -73,6 +79,12 @@ class TenantAdmin(pb_grpc.TenantAdminServiceServicer):
         page = await self._registry.keys.list(caller, tenant, PageRequest.of(request.page_size, request.page_token))
         rows = [messages.api_key(tenant, row) for row in page.rows]
         return pb.ListApiKeysResponse(api_keys=rows, next_page_token=page.next_token)
+
+    async def RotateApiKey(self, request: pb.RotateApiKeyRequest, context: Context) -> pb.CreateApiKeyResponse:
+        caller = await self._access.caller(context)
+        tenant, key = parse_key("name", request.name)
+        row, text = await self._registry.keys.rotate(caller, tenant, key, _overlap(request), _expiry(request))
+        return pb.CreateApiKeyResponse(api_key=messages.api_key(tenant, row), text=text)
 
     async def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: Context) -> pb.ApiKey:
         caller = await self._access.caller(context)
@@ -123,14 +135,39 @@ class TenantAdmin(pb_grpc.TenantAdminServiceServicer):
         caller = await self._access.caller(context)
         tenant = parse_tenant("parent", request.parent)
         version = parse_version("version", request.version)
-        await self._registry.grants.set_pin(caller, tenant, version)
-        return pb.Pin(tenant=f"tenants/{tenant}", version=str(version))
+        mode = messages.pin_mode(request.mode)
+        return messages.pin(tenant, version, await self._registry.grants.set_pin(caller, tenant, version, mode))
+
+    async def ListPins(self, request: pb.ListPinsRequest, context: Context) -> pb.ListPinsResponse:
+        caller = await self._access.caller(context)
+        tenant = parse_tenant("parent", request.parent)
+        wanted = PageRequest.of(request.page_size, request.page_token)
+        page = await self._registry.grants.list_pins(caller, tenant, wanted)
+        named = [(AdapterName(row.adapter.tenant.name, row.adapter.name), row) for row in page.rows]
+        rows = [messages.pin(tenant, adapter, row) for adapter, row in named]
+        return pb.ListPinsResponse(pins=rows, next_page_token=page.next_token)
 
     async def ClearPin(self, request: pb.ClearPinRequest, context: Context) -> Empty:
         caller = await self._access.caller(context)
         tenant = parse_tenant("parent", request.parent)
         await self._registry.grants.clear_pin(caller, tenant, parse_adapter("adapter", request.adapter))
         return Empty()
+
+
+def _expiry(request: pb.CreateApiKeyRequest | pb.RotateApiKeyRequest) -> datetime | None:
+    if not request.HasField("expire_time"):
+        return None
+    try:
+        return request.expire_time.ToDatetime(tzinfo=UTC)
+    except ValueError as error:
+        raise InvalidRequest.field("expire_time", f"is not a time ({error})") from None
+
+
+def _overlap(request: pb.RotateApiKeyRequest) -> timedelta:
+    try:
+        return request.overlap.ToTimedelta()
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest.field("overlap", f"is not a duration ({error})") from None
 
 
 __all__ = ["TenantAdmin"]

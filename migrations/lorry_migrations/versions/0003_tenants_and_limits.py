@@ -9,7 +9,8 @@ removal (one release between), no rename, no NOT NULL without a server default o
 rewrite of a large table, every CHECK and index named. SQLite needs op.batch_alter_table for changes,
 which rebuilds the table: create its immutability triggers again.
 
-Columns are added in place, so the triggers stay; alias_revision and pin get constraints, which rebuilds them on SQLite.
+Columns are added in place, so the triggers stay; alias_revision and pin get constraints, and audit_event room for the
+longest name of an alias, which rebuilds them on SQLite.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ TABLES = (
     "replica_state",
     "residency",
 )
-TRIGGERS = (("UPDATE", "tr_alias_revision_update_6"), ("DELETE", "tr_alias_revision_delete_7"))
+TRIGGERS = (
+    ("alias_revision", "UPDATE", "tr_alias_revision_update_6"),
+    ("alias_revision", "DELETE", "tr_alias_revision_delete_7"),
+    ("audit_event", "UPDATE", "tr_audit_event_update_10"),
+    ("audit_event", "DELETE", "tr_audit_event_delete_11"),
+)
 """Of 0001, which SQLite loses with the table."""
 SOURCE = "tr_adapter_version_update_source"
 
@@ -79,11 +85,21 @@ def upgrade() -> None:
     for table, added in columns().items():
         for column in added:
             op.add_column(table, column)
+    with op.batch_alter_table("audit_event") as batch:
+        batch.alter_column("subject", existing_type=sa.String(length=200), type_=sa.String(length=256))
     op.create_index("uq_audit_event_sequence", "audit_event", ["tenant_id", "sequence"], unique=True)
     with op.batch_alter_table("alias_revision") as batch:
         batch.add_column(sa.Column("canary_number", sa.Integer(), nullable=True))
         batch.add_column(sa.Column("canary_permille", sa.Integer(), server_default="0", nullable=False))
         batch.add_column(sa.Column("deleted", sa.Boolean(), server_default=sa.false(), nullable=False))
+        batch.add_column(sa.Column("origin", sa.Integer(), nullable=True))
+        batch.create_foreign_key(
+            op.f("fk_alias_revision_adapter_id_name_origin_alias_revision"),
+            "alias_revision",
+            ["adapter_id", "name", "origin"],
+            ["adapter_id", "name", "revision"],
+        )
+        batch.create_check_constraint(op.f("ck_alias_revision_origin_before"), "origin < revision")
         batch.create_foreign_key(
             op.f("fk_alias_revision_adapter_id_canary_number_adapter_version"),
             "adapter_version",
@@ -92,8 +108,8 @@ def upgrade() -> None:
         )
         batch.create_check_constraint(
             op.f("ck_alias_revision_canary"),
-            "(canary_number IS NULL AND canary_permille = 0) OR "
-            "(canary_number <> number AND canary_permille > 0 AND canary_permille < 1000)",
+            "(canary_number IS NULL AND canary_permille = 0) OR (canary_number IS NOT NULL AND canary_number <> number "
+            "AND canary_permille > 0 AND canary_permille < 1000)",
         )
     with op.batch_alter_table("pin") as batch:
         batch.add_column(sa.Column("mode", sa.String(length=8), server_default="HARD", nullable=False))
@@ -121,10 +137,9 @@ def create_triggers() -> None:
 
 
 def restore_triggers() -> None:
-    for action, name in TRIGGERS:
+    for table, action, name in TRIGGERS:
         op.execute(
-            f"CREATE TRIGGER {name} BEFORE {action} ON alias_revision "
-            "BEGIN SELECT RAISE(ABORT, 'alias_revision is immutable'); END"
+            f"CREATE TRIGGER {name} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{table} is immutable'); END"
         )
 
 
@@ -286,12 +301,22 @@ def downgrade() -> None:
     with op.batch_alter_table("alias_revision") as batch:
         batch.drop_constraint(op.f("ck_alias_revision_canary"), type_="check")
         batch.drop_constraint(op.f("fk_alias_revision_adapter_id_canary_number_adapter_version"), type_="foreignkey")
+        batch.drop_constraint(op.f("ck_alias_revision_origin_before"), type_="check")
+        batch.drop_constraint(op.f("fk_alias_revision_adapter_id_name_origin_alias_revision"), type_="foreignkey")
+        batch.drop_column("origin")
         batch.drop_column("deleted")
         batch.drop_column("canary_permille")
         batch.drop_column("canary_number")
+    op.drop_index("uq_audit_event_sequence", "audit_event")
+    with op.batch_alter_table("audit_event") as batch:
+        batch.alter_column(
+            "subject",
+            existing_type=sa.String(length=256),
+            type_=sa.String(length=200),
+            postgresql_using="substr(subject, 1, 200)",
+        )
     if not postgresql:
         restore_triggers()
-    op.drop_index("uq_audit_event_sequence", "audit_event")
     for table, added in columns().items():
         for column in reversed(added):
             op.drop_column(table, column.name)

@@ -38,7 +38,8 @@ class Authority(Protocol):
 @dataclass(frozen=True, slots=True)
 class Caller:
     """An authenticated caller. ``tenant_name`` is the ``{t}`` of ``tenants/{t}``; ``principal`` a name
-    within the tenant; ``admin`` whether the role is the platform's administrator."""
+    within the tenant; ``admin`` whether the role is the platform's administrator; ``expires_at`` when the key
+    ends (Unix seconds), None for never."""
 
     tenant: VerifiedTenantId
     tenant_name: str
@@ -46,6 +47,7 @@ class Caller:
     role: str
     key_id: str
     admin: bool
+    expires_at: float | None = None
 
 
 def not_visible() -> ResourceNotFound:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from lorry.errors import AlreadyExists
 from lorry.ids import TenantId
 from lorry.registry import audit, changes
-from lorry.registry.authz import Caller, Role, verify_tenant
+from lorry.registry.authz import Caller, Role, VerifiedTenantId, verify_tenant
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.conflicts import unique
 from lorry.registry.db.engine import Database, open_database
@@ -25,7 +25,8 @@ from lorry.registry.tenants import repository
 from lorry.registry.tenants.service import PLATFORM_TENANT
 
 ADMIN_PRINCIPAL = "admin"
-_ACTOR = "bootstrap"
+_ACTOR = "system"
+"""In place of a key's id: nobody has one yet, or whoever sits at the machine asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ async def issue_admin_key(database: Database, peppers: Peppers) -> str:
         row = await repository.find_tenant(session, PLATFORM_TENANT)
         if row is None:
             raise SecretError("registry: there is no platform tenant yet; run the first start")
-        text, change = await _admin_key(session, peppers, TenantId(row.id))
+        text, change = await _admin_key(session, peppers, _open(TenantId(row.id)))
         await changes.record(session, change)
         return text
 
@@ -89,22 +90,32 @@ async def _first_admin(database: Database, peppers: Peppers) -> str | None:
         async with database.write() as session:
             async with unique(session, "the platform tenant is there"):
                 row = await repository.insert_tenant(session, PLATFORM_TENANT, "Platform")
-            text, change = await _admin_key(session, peppers, TenantId(row.id))
+            tenant = _open(TenantId(row.id))
+            audit.append(session, tenant, _system(tenant), "tenant.create", f"tenants/{PLATFORM_TENANT}")
+            text, change = await _admin_key(session, peppers, tenant)
             await changes.record(session, Change(Kind.TENANT, row.id), change)
             return text
     except AlreadyExists:
         return None
 
 
-async def _admin_key(session: AsyncSession, peppers: Peppers, tenant_id: TenantId) -> tuple[str, Change]:
-    tenant = verify_tenant(_Operator(tenant_id, Role.PLATFORM_ADMIN), tenant_id)
+def _open(tenant: TenantId) -> VerifiedTenantId:
+    return verify_tenant(_Operator(tenant, Role.PLATFORM_ADMIN), tenant)
+
+
+def _system(tenant: VerifiedTenantId) -> Caller:
+    return Caller(tenant, PLATFORM_TENANT, ADMIN_PRINCIPAL, Role.PLATFORM_ADMIN, _ACTOR, True)
+
+
+async def _admin_key(session: AsyncSession, peppers: Peppers, tenant: VerifiedTenantId) -> tuple[str, Change]:
     principal = await repository.find_principal(session, tenant, ADMIN_PRINCIPAL)
     if principal is None:
         principal = await repository.insert_principal(session, tenant, ADMIN_PRINCIPAL, Role.PLATFORM_ADMIN)
     key = peppers.new_key()
     await repository.insert_key(session, tenant, principal, key, None)
-    actor = Caller(tenant, PLATFORM_TENANT, ADMIN_PRINCIPAL, Role.PLATFORM_ADMIN, _ACTOR, True)
-    audit.append(session, tenant, actor, "key.create", f"tenants/{PLATFORM_TENANT}/apiKeys/{key.key_id}")
+    subject = f"tenants/{PLATFORM_TENANT}/apiKeys/{key.key_id}"
+    role = Role.PLATFORM_ADMIN.value
+    audit.append(session, tenant, _system(tenant), "key.create", subject, principal=ADMIN_PRINCIPAL, role=role)
     return key.text, Change(Kind.API_KEY, key.key_id)
 
 

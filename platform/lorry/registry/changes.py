@@ -6,18 +6,20 @@ writes, and keeps it to its commit. (A sequence would not do: epoch 5 could be s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.registry.db.tables import ChangeLog, RegistryEpoch
+from lorry.registry.listening import announce
 
 
 class Kind(StrEnum):
-    """What changed. The subject is the row's id; for PIN it is ``{tenant id}/{adapter id}``."""
+    """What changed. The subject is the row's id; for PIN it is ``{tenant id}/{adapter id}``, for QUOTA
+    ``{tenant id}/{adapter id, or nothing for the tenant's own}``."""
 
     TENANT = "tenant"
     API_KEY = "api_key"
@@ -25,6 +27,7 @@ class Kind(StrEnum):
     ADAPTER = "adapter"
     GRANT = "grant"
     PIN = "pin"
+    QUOTA = "quota"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,29 @@ class Change:
     subject: str
 
 
+_AFTER = (
+    select(RegistryEpoch.epoch, ChangeLog.epoch, ChangeLog.kind, ChangeLog.subject)
+    .outerjoin(ChangeLog, ChangeLog.epoch > bindparam("after"))
+    .where(RegistryEpoch.id == 1)
+    .order_by(ChangeLog.epoch, ChangeLog.ordinal)
+    .limit(bindparam("most"))
+)
+
+
+class Logged(NamedTuple):
+    """A change as it was logged; ``kind`` may be one of a newer release."""
+
+    epoch: int
+    kind: str
+    subject: str
+
+
 async def record(session: AsyncSession, *changes: Change) -> int:
-    """Writes the changes under the next epoch, which it answers. Call it last before the commit."""
+    """Writes the changes under the next epoch, which it answers and which is announced when the transaction commits
+    (``listening``). Call it last before the commit. Without a change there is no new epoch."""
     await session.flush()
+    if not changes:
+        return await current_epoch(session)
     step = update(RegistryEpoch).where(RegistryEpoch.id == 1).values(epoch=RegistryEpoch.epoch + 1)
     epoch = (await session.execute(step.returning(RegistryEpoch.epoch))).scalar_one()
     session.add_all(
@@ -43,6 +66,7 @@ async def record(session: AsyncSession, *changes: Change) -> int:
         for ordinal, change in enumerate(changes)
     )
     await session.flush()
+    await announce(session, epoch)
     return epoch
 
 
@@ -50,10 +74,10 @@ async def current_epoch(session: AsyncSession) -> int:
     return (await session.execute(select(RegistryEpoch.epoch).where(RegistryEpoch.id == 1))).scalar_one()
 
 
-async def read_after(session: AsyncSession, epoch: int, limit: int) -> Sequence[ChangeLog]:
-    """The changes of later epochs, in order, at most ``limit`` rows."""
-    query = select(ChangeLog).where(ChangeLog.epoch > epoch).order_by(ChangeLog.epoch, ChangeLog.ordinal).limit(limit)
-    return (await session.execute(query)).scalars().all()
+async def read_after(session: AsyncSession, epoch: int, limit: int) -> tuple[int, list[Logged]]:
+    """The registry's epoch, and the changes of epochs after ``epoch``, in order, at most ``limit``."""
+    rows = (await session.execute(_AFTER, {"after": epoch, "most": limit})).all()
+    return rows[0][0], [Logged(*row[1:]) for row in rows if row[1] is not None]
 
 
-__all__ = ["Change", "Kind", "current_epoch", "read_after", "record"]
+__all__ = ["Change", "Kind", "Logged", "current_epoch", "read_after", "record"]

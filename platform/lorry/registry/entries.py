@@ -51,6 +51,7 @@ class BaseModelEntry:
     context_tokens: int
     config: Mapping[str, Any] = field(repr=False)
     spec: DecoderSpec = field(repr=False)
+    created_at: float = 0.0
 
     @property
     def resource(self) -> str:
@@ -60,7 +61,8 @@ class BaseModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class VersionEntry:
-    """``vocabulary``: rows of its logits; ``text``: its own text side. None: the base's."""
+    """``vocabulary``: rows of its logits; ``text``: its own text side. None: the base's. A ``deprecated`` one is READY
+    and served to who names it by number, alias or pin; a bare name never means it."""
 
     number: int
     state: VersionState
@@ -68,16 +70,33 @@ class VersionEntry:
     ref: AdapterRef
     vocabulary: int | None = None
     text: TextPlan | None = None
+    deprecated: bool = False
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AliasEntry:
+    """What an alias points at: ``canary_number`` gets ``canary_permille`` of a thousand sticky keys, ``number`` the
+    others."""
+
+    name: str
+    number: int
+    canary_number: int | None = None
+    canary_permille: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterEntry:
+    """With all its versions and its aliases that are not deleted. A ``deleted`` adapter is as unknown as one that never
+    was."""
+
     id: str
     tenant: TenantId
     tenant_name: str
     name: str
     versions: Mapping[int, VersionEntry]
-    aliases: Mapping[str, int]
+    aliases: Mapping[str, AliasEntry]
+    deleted: bool = False
 
     @property
     def resource(self) -> str:
@@ -96,17 +115,37 @@ class GrantEntry:
 
 @dataclass(frozen=True, slots=True)
 class PinEntry:
+    """``hard``: every other version is refused to the tenant. Else it is what the bare name means to it."""
+
     tenant: TenantId
     adapter: str
     version: int
+    hard: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaEntry:
+    """Limits of a tenant, or with ``adapter`` (an id, not "") of its use of that adapter. None limits nothing."""
+
+    id: str
+    tenant: TenantId
+    adapter: str
+    requests_per_minute: int | None
+    concurrency: int | None
+    queue_length: int | None
+    tokens_per_month: int | None
+    max_tokens_cap: int | None
+    revision: int
 
 
 __all__ = [
     "AdapterEntry",
+    "AliasEntry",
     "BaseModelEntry",
     "GrantEntry",
     "KeyEntry",
     "PinEntry",
+    "QuotaEntry",
     "TenantEntry",
     "VersionEntry",
     "VersionState",

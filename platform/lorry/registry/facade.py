@@ -7,15 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lorry.registry.adapters.candidates import Validator
+from lorry.registry.adapters.lifecycle import LifecycleService, ObjectBin, Replicas
 from lorry.registry.adapters.service import AdapterService
 from lorry.registry.adapters.uploads import UploadLimits, Uploads
-from lorry.registry.adapters.versions import ObjectSink, VersionService
+from lorry.registry.adapters.versions import Importer, ObjectSink, VersionService
+from lorry.registry.aliases.service import AliasService
+from lorry.registry.audit.service import AuditService
 from lorry.registry.bases.service import BaseService
 from lorry.registry.db.engine import Database, open_database
+from lorry.registry.fleet.service import FleetService
 from lorry.registry.grants.service import GrantService
 from lorry.registry.keys import Peppers
-from lorry.registry.source import SnapshotSource
+from lorry.registry.leases.service import LeaseService
+from lorry.registry.limits.service import QuotaService
+from lorry.registry.source import POLL_BESIDE_LISTENER_S, POLL_S, SnapshotSource
 from lorry.registry.tenants.service import KeyService, TenantService
+from lorry.registry.usage.reports import UsageReports
 from lorry.registry.usage.service import UsageLedger
 
 
@@ -31,8 +38,14 @@ class Registry:
         self.keys = KeyService(self.database, peppers)
         self.bases = BaseService(self.database)
         self.adapters = AdapterService(self.database)
+        self.aliases = AliasService(self.database)
         self.grants = GrantService(self.database)
+        self.quotas = QuotaService(self.database)
+        self.leases = LeaseService(self.database)
+        self.fleet = FleetService(self.database)
         self.usage = UsageLedger(self.database)
+        self.usage_reports = UsageReports(self.database)
+        self.audit = AuditService(self.database)
 
     def versions(
         self,
@@ -41,13 +54,20 @@ class Registry:
         spool: Path,
         limits: UploadLimits | None = None,
         clock: Callable[[], float] = time.time,
+        importer: Importer | None = None,
     ) -> VersionService:
-        """Uploads under ``spool`` (this process's own) become versions in ``store``."""
-        return VersionService(self.database, Uploads(spool, limits or UploadLimits(), clock), store, validate)
+        """Uploads under ``spool`` (this process's own), and what ``importer`` fetches, become versions in ``store``."""
+        uploads = Uploads(spool, limits or UploadLimits(), clock)
+        return VersionService(self.database, uploads, store, validate, importer)
 
-    def snapshots(self, poll_seconds: float = 0.2) -> SnapshotSource:
-        """Not started."""
-        return SnapshotSource(self.database, self.peppers, poll_seconds)
+    def lifecycle(self, objects: ObjectBin, replicas: Replicas) -> LifecycleService:
+        """``objects`` is the store that versions lie in, ``replicas`` every engine that may have some of them."""
+        return LifecycleService(self.database, objects, replicas)
+
+    def snapshots(self, poll_seconds: float = POLL_S) -> SnapshotSource:
+        """Not started. ``poll_seconds`` is for SQLite; PostgreSQL announces changes, and is polled once a second."""
+        announced = self.database.engine.dialect.name == "postgresql"
+        return SnapshotSource(self.database, self.peppers, POLL_BESIDE_LISTENER_S if announced else poll_seconds)
 
     async def close(self) -> None:
         await self.database.close()

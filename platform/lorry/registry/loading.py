@@ -1,173 +1,300 @@
 """Rows to snapshot entries: the only SQL that reads over all tenants.
 
-Every loader takes the ids to load, or None for all. The epoch is read before the rows, so what is loaded
-may be newer than its epoch but never older; applying the later change again is harmless.
+Every loader yields lists of at most ``CHUNK`` entries, of the ids to load or, for None, of all. All are read by key in
+pages of plain columns, so that a full load holds no more than a page of rows beside its entries and gives the event
+loop a turn after each. Texts that many rows share are one object (``intern``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from itertools import groupby
+from sys import intern
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, and_, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import joinedload, selectinload
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef, files_digest
 from lorry.adapters.plan import TextPlan
 from lorry.errors import UnsupportedBase
 from lorry.ids import AdapterDigest, BaseDigest, TenantId
 from lorry.layers.spec import DecoderSpec
+from lorry.registry import queries
+from lorry.registry.changes import Kind
 from lorry.registry.db.tables import (
     Adapter,
     AdapterVersion,
     Alias,
-    AliasRevision,
     ApiKey,
     BaseModel,
     Grant,
     Pin,
+    Quota,
     Tenant,
 )
 from lorry.registry.entries import (
     AdapterEntry,
+    AliasEntry,
     BaseModelEntry,
     GrantEntry,
     KeyEntry,
     PinEntry,
+    QuotaEntry,
     TenantEntry,
     VersionEntry,
     VersionState,
 )
+from lorry.registry.tables import Rows
 
+CHUNK = 250
 Ids = Collection[str] | None
-_S = TypeVar("_S", bound="Select[*tuple[Any, ...]]")
+_E = TypeVar("_E")
+_Of = Callable[[Any], ColumnElement[bool]]
+Pairs = Sequence[tuple[TenantId, str]] | None
+"""(tenant id, adapter id)."""
 _log = logging.getLogger(__name__)
 
 
-async def tenants(session: AsyncSession, ids: Ids) -> list[TenantEntry]:
-    rows = (await session.execute(_only(select(Tenant), Tenant.id, ids))).scalars()
-    return [TenantEntry(TenantId(row.id), row.name, row.suspended) for row in rows]
+async def everything(session: AsyncSession) -> AsyncIterator[Rows]:
+    """The whole registry in parts."""
+    async for tenant in tenants(session, None):
+        yield Rows(tenants=tenant)
+    async for key in keys(session, None):
+        yield Rows(keys=key)
+    async for base in bases(session, None):
+        yield Rows(bases=base)
+    async for adapter in adapters(session, None):
+        yield Rows(adapters=adapter)
+    async for grant in grants(session, None):
+        yield Rows(grants=grant)
+    async for pin in pins(session, None):
+        yield Rows(pins=[(row.tenant, row.adapter, row) for row in pin])
+    async for quota in quotas(session, None):
+        yield Rows(quotas=[(row.tenant, row.adapter, row) for row in quota])
 
 
-async def keys(session: AsyncSession, ids: Ids) -> list[KeyEntry]:
-    query = _only(select(ApiKey).options(joinedload(ApiKey.principal)), ApiKey.id, ids)
-    return [
-        KeyEntry(
-            key_id=row.id,
-            tenant=TenantId(row.tenant_id),
-            principal=row.principal.name,
-            role=row.principal.role,
-            mac=row.mac,
-            pepper_id=row.pepper_id,
-            expires_at=_seconds(row.expires_at),
-            revoked_at=_seconds(row.revoked_at),
-        )
-        for row in (await session.execute(query)).scalars()
-    ]
+async def rows_of(session: AsyncSession, subjects: Mapping[Kind, Collection[str]]) -> Rows:
+    """The rows that those changes are of, as they are now."""
+
+    async def load(kind: Kind, loader: Callable[[AsyncSession, Ids], AsyncIterator[list[_E]]]) -> list[_E]:
+        ids = subjects[kind]
+        return [row async for part in loader(session, ids) for row in part] if ids else []
+
+    pinned, limited = _pairs(subjects[Kind.PIN]), _pairs(subjects[Kind.QUOTA])
+    pin_rows = [row async for part in pins(session, pinned) for row in part] if pinned else []
+    limit_rows = [row async for part in quotas(session, {t for t, _ in limited}) for row in part] if limited else []
+    found_pins = {(row.tenant, row.adapter): row for row in pin_rows}
+    found_limits = {(row.tenant, row.adapter): row for row in limit_rows}
+    return Rows(
+        tenants=await load(Kind.TENANT, tenants),
+        keys=await load(Kind.API_KEY, keys),
+        bases=await load(Kind.BASE_MODEL, bases),
+        adapters=await load(Kind.ADAPTER, adapters),
+        grants=await load(Kind.GRANT, grants),
+        pins=[(tenant, adapter, found_pins.get((tenant, adapter))) for tenant, adapter in pinned],
+        quotas=[(tenant, adapter, found_limits.get((tenant, adapter))) for tenant, adapter in limited],
+    )
 
 
-async def bases(session: AsyncSession, ids: Ids) -> list[BaseModelEntry]:
+def _pairs(subjects: Collection[str]) -> list[tuple[TenantId, str]]:
+    split = (subject.partition("/") for subject in subjects)
+    return [(_tenant(tenant), intern(adapter)) for tenant, _, adapter in split]
+
+
+async def tenants(session: AsyncSession, ids: Ids) -> AsyncIterator[list[TenantEntry]]:
+    async for rows in _pages(session, queries.TENANTS, Tenant.id, ids):
+        yield [TenantEntry(_tenant(row.id), intern(row.name), row.suspended) for row in rows]
+
+
+async def keys(session: AsyncSession, ids: Ids) -> AsyncIterator[list[KeyEntry]]:
+    async for rows in _pages(session, queries.KEYS, ApiKey.id, ids):
+        yield [
+            KeyEntry(
+                key_id=row.id,
+                tenant=_tenant(row.tenant_id),
+                principal=intern(row.name),
+                role=intern(row.role),
+                mac=row.mac,
+                pepper_id=intern(row.pepper_id),
+                expires_at=_seconds(row.expires_at),
+                revoked_at=_seconds(row.revoked_at),
+            )
+            for row in rows
+        ]
+
+
+async def bases(session: AsyncSession, ids: Ids) -> AsyncIterator[list[BaseModelEntry]]:
     """Without those whose config this release cannot serve: one of them must not stop revocations of others."""
-    found: list[BaseModelEntry] = []
-    for row in (await session.execute(_only(select(BaseModel), BaseModel.id, ids))).scalars():
-        try:
-            found.append(base_entry(row))
-        except UnsupportedBase as error:
-            _log.warning("base model %s is left out of the snapshot: %s", row.name, error)
-    return found
+    async for rows in _pages(session, queries.BASES, BaseModel.id, ids):
+        found: list[BaseModelEntry] = []
+        for _, row in rows:
+            try:
+                found.append(base_entry(row))
+            except UnsupportedBase as error:
+                _log.warning("base model %s is left out of the snapshot: %s", row.name, error)
+        yield found
 
 
 def base_entry(row: BaseModel) -> BaseModelEntry:
     return BaseModelEntry(
-        id=row.id,
+        id=intern(row.id),
         name=row.name,
         base_digest=BaseDigest(row.base_sha256),
         tokenizer_sha256=row.tokenizer_sha256,
         context_tokens=row.context_tokens,
         config=row.config,
         spec=DecoderSpec.from_config(row.config),
+        created_at=row.created_at.timestamp(),
     )
 
 
-async def adapters(session: AsyncSession, ids: Ids) -> list[AdapterEntry]:
+async def adapters(session: AsyncSession, ids: Ids) -> AsyncIterator[list[AdapterEntry]]:
     """With every version and alias of each."""
-    query = select(Adapter).options(
-        joinedload(Adapter.tenant),
-        selectinload(Adapter.versions).selectinload(AdapterVersion.files),
-    )
-    rows = (await session.execute(_only(query, Adapter.id, ids))).scalars().all()
-    current = (
-        select(Alias.adapter_id, Alias.name, AliasRevision.number)
-        .join(AliasRevision, (AliasRevision.adapter_id == Alias.adapter_id) & (AliasRevision.name == Alias.name))
-        .where(AliasRevision.revision == Alias.revision)
-    )
-    aliases: dict[str, dict[str, int]] = {}
-    for adapter_id, alias, number in await session.execute(_only(current, Alias.adapter_id, ids)):
-        aliases.setdefault(adapter_id, {})[alias] = number
-    return [
-        AdapterEntry(
-            id=row.id,
-            tenant=TenantId(row.tenant_id),
-            tenant_name=row.tenant.name,
-            name=row.name,
-            versions={version.number: version_entry(version) for version in row.versions},
-            aliases=aliases.get(row.id, {}),
-        )
-        for row in rows
-    ]
+    async for rows in _pages(session, queries.ADAPTERS, Adapter.id, ids):
+        wanted: _Of = partial(_within, rows[0].id, rows[-1].id) if ids is None else partial(_among, ids)
+        versions = await _versions(session, wanted(AdapterVersion.adapter_id))
+        aliases = await _aliases(session, wanted(Alias.adapter_id))
+        yield [
+            AdapterEntry(
+                id=intern(row.id),
+                tenant=_tenant(row.tenant_id),
+                tenant_name=intern(row.tenant_name),
+                name=row.name,
+                versions=versions.get(row.id, {}),
+                aliases=aliases.get(row.id, {}),
+                deleted=row.deleted_at is not None,
+            )
+            for row in rows
+        ]
 
 
-def version_entry(row: AdapterVersion) -> VersionEntry:
-    """``row.files`` must be loaded. A row whose files do not hash to its digest is never served."""
-    files = tuple(AdapterFile(file.path, file.size_bytes, file.sha256) for file in row.files)
+def _within(first: str, last: str, column: Any) -> ColumnElement[bool]:
+    """A page of keys without the list of them, which would be a new statement each time."""
+    return and_(column >= first, column <= last)
+
+
+def _among(ids: Collection[str], column: Any) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = column.in_(ids)
+    return found
+
+
+async def _versions(session: AsyncSession, wanted: ColumnElement[bool]) -> dict[str, dict[int, VersionEntry]]:
+    found: dict[str, dict[int, VersionEntry]] = {}
+    for _, group in groupby(await session.execute(queries.VERSIONS.where(wanted)), lambda row: row[0]):
+        rows = list(group)
+        files = [AdapterFile(intern(r.path), r.size_bytes, r.file_sha256) for r in rows if r.path is not None]
+        entry = _version(rows[0], tuple(files))
+        found.setdefault(rows[0].adapter_id, {})[entry.number] = entry
+    return found
+
+
+def _version(row: Row[*tuple[Any, ...]], files: tuple[AdapterFile, ...]) -> VersionEntry:
+    """A row whose files do not hash to its digest is never served."""
     state = VersionState(row.state)
     if state is VersionState.READY and files_digest(files) != row.sha256:
         _log.error("version %s: its files do not hash to its digest %s; it is not served", row.id, row.sha256)
         state = VersionState.QUARANTINED
-    ref = AdapterRef(AdapterDigest(row.sha256), row.prefix, files)
     text = None
     if row.tokenizer_sha256 is not None:
         text = TextPlan(row.tokenizer_sha256, row.tokenizer_vocabulary or 0, tuple(row.end_ids or ()))
-    return VersionEntry(row.number, state, row.base_model_id, ref, row.vocabulary, text)
+    return VersionEntry(
+        number=row.number,
+        state=state,
+        base_id=intern(row.base_model_id),
+        ref=AdapterRef(AdapterDigest(row.sha256), row.prefix, files),
+        vocabulary=row.vocabulary,
+        text=text,
+        deprecated=row.deprecated_at is not None,
+        created_at=row.created_at.timestamp(),
+    )
 
 
-async def grants(session: AsyncSession, ids: Ids) -> list[GrantEntry]:
-    """The newest state per tenant and resource of those rows: active if any is, else when it was revoked last.
+async def _aliases(session: AsyncSession, wanted: ColumnElement[bool]) -> dict[str, dict[str, AliasEntry]]:
+    found: dict[str, dict[str, AliasEntry]] = {}
+    for adapter_id, name, number, canary, permille in await session.execute(queries.ALIASES.where(wanted)):
+        found.setdefault(adapter_id, {})[name] = AliasEntry(intern(name), number, canary, permille)
+    return found
+
+
+async def grants(session: AsyncSession, ids: Ids) -> AsyncIterator[list[GrantEntry]]:
+    """Each pair of tenant and resource once: active if a row of it is, else when one was revoked last.
 
     A pair has at most one active row, made after all its others ended, so later changes are of newer rows.
     """
-    query = _only(select(Grant), Grant.id, ids)
     newest: dict[tuple[str, str], GrantEntry] = {}
-    for row in (await session.execute(query)).scalars():
-        entry = GrantEntry(TenantId(row.tenant_id), row.adapter_id or row.base_model_id or "", _seconds(row.revoked_at))
-        kept = newest.get((entry.tenant, entry.resource))
-        if kept is None or _grant_order(entry) > _grant_order(kept):
-            newest[entry.tenant, entry.resource] = entry
-    return list(newest.values())
+    async for rows in _pages(session, queries.GRANTS, Grant.id, ids):
+        for row in rows:
+            resource = intern(row.adapter_id or row.base_model_id or "")
+            entry = GrantEntry(_tenant(row.tenant_id), resource, _seconds(row.revoked_at))
+            kept = newest.get((entry.tenant, resource))
+            if kept is None or _grant_order(entry) > _grant_order(kept):
+                newest[entry.tenant, resource] = entry
+        yield []  # a page later is as good as any: the reader sees that it goes on
+    found = list(newest.values())
+    for at in range(0, len(found), CHUNK):
+        yield found[at : at + CHUNK]
 
 
-async def pins(session: AsyncSession, pairs: Iterable[tuple[str, str]] | None) -> list[PinEntry]:
-    """``pairs`` are (tenant id, adapter id)."""
-    query = select(Pin)
-    if pairs is not None:
-        query = query.where(tuple_(Pin.tenant_id, Pin.adapter_id).in_(list(pairs)))
-    rows = (await session.execute(query)).scalars()
-    return [PinEntry(TenantId(row.tenant_id), row.adapter_id, row.number) for row in rows]
+async def pins(session: AsyncSession, pairs: Pairs) -> AsyncIterator[list[PinEntry]]:
+    query, key = queries.PINS, tuple_(Pin.tenant_id, Pin.adapter_id)
+    last = ("", "")
+    while True:
+        page = query.where(key > last).order_by(Pin.tenant_id, Pin.adapter_id).limit(CHUNK)
+        rows = (await session.execute(page if pairs is None else query.where(key.in_(pairs)))).all()
+        yield [PinEntry(_tenant(row[0]), intern(row[1]), row.number, row.mode == "HARD") for row in rows]
+        if pairs is not None or len(rows) < CHUNK:
+            return
+        last = rows[-1][0], rows[-1][1]
+
+
+async def quotas(session: AsyncSession, tenants: Ids) -> AsyncIterator[list[QuotaEntry]]:
+    """All of each of those tenants."""
+    query = queries.QUOTAS if tenants is None else queries.QUOTAS.where(Quota.tenant_id.in_(tenants))
+    async for rows in _pages(session, query, Quota.id, None):
+        yield [QuotaEntry(row[0], _tenant(row[1]), intern(row[2] or ""), *row[3:]) for row in rows]
+
+
+async def _pages(
+    session: AsyncSession, query: Select[*tuple[Any, ...]], key: Any, ids: Ids
+) -> AsyncIterator[Sequence[Row[*tuple[Any, ...]]]]:
+    """The rows of ``ids``, or all in pages. ``key`` is unique and the query's first column."""
+    if ids is not None:
+        yield (await session.execute(query.where(key.in_(ids)))).all()
+        return
+    last = ""
+    while rows := (await session.execute(query.where(key > last).order_by(key).limit(CHUNK))).all():
+        yield rows
+        if len(rows) < CHUNK:
+            return
+        last = rows[-1][0]
 
 
 def _grant_order(entry: GrantEntry) -> tuple[bool, float]:
     return entry.revoked_at is None, entry.revoked_at or 0.0
 
 
-def _only(query: _S, column: Any, ids: Ids) -> _S:
-    return query if ids is None else query.where(column.in_(ids))
+def _tenant(text: str) -> TenantId:
+    return TenantId(intern(text))
 
 
 def _seconds(value: datetime | None) -> float | None:
     return None if value is None else value.timestamp()
 
 
-__all__ = ["adapters", "base_entry", "bases", "grants", "keys", "pins", "tenants", "version_entry"]
+__all__ = [
+    "CHUNK",
+    "adapters",
+    "base_entry",
+    "bases",
+    "everything",
+    "grants",
+    "keys",
+    "pins",
+    "quotas",
+    "rows_of",
+    "tenants",
+]

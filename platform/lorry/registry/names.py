@@ -25,6 +25,8 @@ _VERSION_RE = re.compile(rf"tenants/({_PART})/adapters/({_PART})/versions/({_VER
 _ALIAS_RE = re.compile(rf"tenants/({_PART})/adapters/({_PART})@({_PART})")
 _KEY_RE = re.compile(rf"tenants/({_PART})/apiKeys/([0-9a-f]{{16}})")
 _GRANT_RE = re.compile(rf"tenants/({_PART})/grants/(gr_[0-9a-f]{{32}})")
+_REPLICA_RE = re.compile(rf"replicas/({_PART})")
+_QUOTA_RE = re.compile(rf"tenants/({_PART})/quotas/(qu_[0-9a-f]{{32}})")
 _UPLOAD_RE = re.compile(rf"tenants/({_PART})/adapters/({_PART})/uploads/([0-9a-f]{{32}})")
 NAME_MAX = 256
 
@@ -135,6 +137,16 @@ def parse_version(field: str, name: str) -> AdapterName:
     return found
 
 
+def parse_alias(field: str, name: str) -> AdapterName:
+    """An alias's name (``alias`` is set), or InvalidRequest."""
+    found = parse_model(name)
+    if not isinstance(found, AdapterName) or not found.alias:
+        raise InvalidRequest.field(
+            field, f"{name[:80]!r} is not an alias's name; use `tenants/{{tenant}}/adapters/{{adapter}}@{{alias}}`"
+        )
+    return found
+
+
 def parse_key(field: str, name: str) -> tuple[str, str]:
     """(tenant, key id) of ``tenants/{t}/apiKeys/{id}``, or InvalidRequest."""
     tenant, key = _parts(_KEY_RE, field, name, "an API key", "tenants/{tenant}/apiKeys/{id}")
@@ -145,6 +157,17 @@ def parse_grant(field: str, name: str) -> tuple[str, str]:
     """(tenant, grant id) of ``tenants/{t}/grants/{id}``, or InvalidRequest."""
     tenant, grant = _parts(_GRANT_RE, field, name, "a grant", "tenants/{tenant}/grants/{id}")
     return tenant, grant
+
+
+def parse_replica(field: str, name: str) -> str:
+    """The ``{r}`` of ``replicas/{r}``, or InvalidRequest."""
+    return _parts(_REPLICA_RE, field, name, "a replica", "replicas/{replica}")[0]
+
+
+def parse_quota(field: str, name: str) -> tuple[str, str]:
+    """(tenant, quota id) of ``tenants/{t}/quotas/{id}``, or InvalidRequest."""
+    tenant, quota = _parts(_QUOTA_RE, field, name, "a quota", "tenants/{tenant}/quotas/{id}")
+    return tenant, quota
 
 
 def parse_upload(field: str, name: str) -> tuple[AdapterName, str]:
@@ -173,10 +196,13 @@ __all__ = [
     "check_text",
     "is_part",
     "parse_adapter",
+    "parse_alias",
     "parse_base",
     "parse_grant",
     "parse_key",
     "parse_model",
+    "parse_replica",
+    "parse_quota",
     "parse_tenant",
     "parse_upload",
     "parse_version",

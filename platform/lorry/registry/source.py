@@ -1,26 +1,43 @@
-"""Keeps a snapshot current: polls the change log and applies deltas; a full reload only on a gap."""
+"""Keeps a snapshot current: reads the change log when it is told of changes and now and then anyway."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.errors import Unavailable
-from lorry.ids import TenantId
-from lorry.registry import changes, loading
-from lorry.registry.changes import Kind
+from lorry.registry import changes
+from lorry.registry.changes import Kind, Logged
 from lorry.registry.db.engine import Database
-from lorry.registry.db.tables import ChangeLog
-from lorry.registry.entries import GrantEntry, PinEntry
 from lorry.registry.keys import Peppers
-from lorry.registry.snapshot import Snapshot, Tables
+from lorry.registry.listening import EpochListener
+from lorry.registry.loading import everything, rows_of
+from lorry.registry.snapshot import Snapshot
+from lorry.registry.tables import Tables
 
 DELTA_ROWS = 1000
-"""Changes read at a time. More of them than this is cheaper as a full reload."""
+"""Changes read at a time. An epoch of more of them reads everything again."""
+POLL_S = 0.2
+POLL_BESIDE_LISTENER_S = 1.0
+"""On PostgreSQL, which announces changes: a poll is for the announcements that were lost."""
+POLL_TIMEOUT_S = 3.0
+"""A poll that gets nothing for so long is given up, and the next begins on a new connection."""
+LEAVE_S = 0.5
+"""Whoever ends a poll waits so long for the server to hear of it."""
+_TICK_S = 0.05
+"""While a poll runs the event loop turns at least this often: should the wake-up of another thread (SQLite's) be lost,
+what it has put into the loop's queue is found then."""
+
+FREEZE_PARTS = 20
+"""Of a full load, so often the garbage collector is told to pass over what there is. Entries are in no cycles, and a
+pass over a million of them stops the event loop for a second. What is frozen is still freed with its last reference."""
 
 _KINDS = frozenset(Kind)
 """A newer release may log kinds that this one does not know; then everything is read again."""
@@ -31,24 +48,32 @@ _log = logging.getLogger(__name__)
 class SnapshotSource:
     """The gateway's view of the registry. Belongs to one event loop.
 
-    ``start`` loads the first snapshot; ``run`` polls until cancelled and survives an unreachable database,
-    keeping the last snapshot (``age`` says how old it is); ``refresh`` is one poll.
+    ``start`` loads the first snapshot; ``run`` keeps it current until cancelled and survives an unreachable database,
+    keeping the last snapshot (``age`` says how old it is); ``refresh`` is one poll. A snapshot is the registry at
+    exactly its epoch.
     """
 
     def __init__(
         self,
         database: Database,
         peppers: Peppers,
-        poll_seconds: float = 0.2,
+        poll_seconds: float = POLL_S,
         clock: Callable[[], float] = time.monotonic,
+        poll_timeout: float = POLL_TIMEOUT_S,
     ) -> None:
         self._database = database
         self._peppers = peppers
-        self._poll_seconds = poll_seconds
         self._clock = clock
+        self._poll_timeout = poll_timeout
         self._snapshot: Snapshot | None = None
         self._checked_at = clock()
+        self._moved_at = 0.0
         self._lock = asyncio.Lock()
+        self._given_up: asyncio.Task[Snapshot] | None = None
+        self._wake = asyncio.Event()
+        self._postgresql = database.engine.dialect.name == "postgresql"
+        self._poll_seconds = poll_seconds
+        self.listener = EpochListener(database.engine, self._wake.set) if self._postgresql else None
         self.full_loads = 0
         """How often everything was read: 1 after ``start``, more only after gaps."""
 
@@ -59,7 +84,7 @@ class SnapshotSource:
         return self._snapshot
 
     def age(self) -> float:
-        """Seconds since the registry last answered a poll."""
+        """Seconds for which ``current`` may have been out of date: since the last poll that was answered was sent."""
         return self._clock() - self._checked_at
 
     async def start(self) -> Snapshot:
@@ -67,85 +92,141 @@ class SnapshotSource:
         return await self.refresh()
 
     async def run(self) -> None:
-        """Polls until cancelled."""
-        failing = False
-        while True:
-            try:
-                await self.refresh()
-                if failing:
-                    _log.warning("registry answers again at epoch %d", self.current().epoch)
-                failing = False
-            except Exception as error:  # the last snapshot holds until it can be read again
-                if not failing:
-                    _log.error("registry cannot be read, keeping the last snapshot: %s", error.__cause__ or error)
-                failing = True
-            await asyncio.sleep(self._poll_seconds)
+        """Polls until cancelled: at once where a change is announced, and every ``poll_seconds``."""
+        async with _beside(self.listener):
+            failing = False
+            while True:
+                self._wake.clear()
+                try:
+                    await self.refresh()
+                    if failing:
+                        _log.warning("registry answers again at epoch %d", self.current().epoch)
+                    failing = False
+                except Exception as error:  # the last snapshot holds until it can be read again
+                    if not failing:
+                        _log.error("registry cannot be read, keeping the last snapshot: %s", error.__cause__ or error)
+                    failing = True
+                pause = min(POLL_S, self._poll_seconds) if failing else self._poll_seconds
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), pause)
 
     async def refresh(self) -> Snapshot:
-        """Brings the snapshot up to the registry's epoch as of now, and answers it."""
+        """Brings the snapshot up to the registry's epoch as of now, and answers it. Raises Unavailable where the
+        database does not answer in time."""
         async with self._lock:
             asked_at = self._clock()
-            async with self._database.read() as session:
-                snapshot = await self._advance(session)
-            self._snapshot, self._checked_at = snapshot, asked_at
-            return snapshot
+            self._snapshot = await self._bounded()
+            self._checked_at = asked_at
+            return self._snapshot
 
-    async def _advance(self, session: AsyncSession) -> Snapshot:
-        old = self._snapshot
-        if old is None:
-            return await self._load(session)
-        epoch = await changes.current_epoch(session)
-        if epoch == old.epoch:
-            return old
-        log = await changes.read_after(session, old.epoch, DELTA_ROWS)
-        gap = not log or log[0].epoch != old.epoch + 1 or len(log) == DELTA_ROWS
-        if gap or any(change.kind not in _KINDS for change in log):
-            return await self._load(session)
-        return await _apply(session, old, log)
+    async def _bounded(self) -> Snapshot:
+        """A poll that is not answered is given up. On PostgreSQL it is cancelled: its connection then asks the server
+        to stop, which a paused one does not hear, and is closed when it is cancelled again. SQLite ends a poll by
+        itself after its busy timeout, and its driver does not bear being cancelled twice: there the next poll waits."""
+        if self._given_up is not None:
+            if self._postgresql:
+                self._given_up.cancel()
+            elif not await self._ends(self._given_up):
+                raise self._silent()
+        task = asyncio.create_task(self._read())
+        task.add_done_callback(_forget)
+        try:
+            if await self._ends(task):
+                return task.result()
+        except asyncio.CancelledError:
+            if self._postgresql:
+                task.cancel()
+                await asyncio.wait({task}, timeout=LEAVE_S)
+                task.cancel()
+            else:
+                await self._ends(task)
+            raise
+        self._given_up = task
+        if self._postgresql:
+            task.cancel()
+            await self._database.engine.dispose()  # the connections that wait in the pool may be as dead as this one
+        raise self._silent()
 
-    async def _load(self, session: AsyncSession) -> Snapshot:
-        self.full_loads += 1
-        epoch = await changes.current_epoch(session)
-        tables = Tables(
-            tenants={row.id: row for row in await loading.tenants(session, None)},
-            keys={row.key_id: row for row in await loading.keys(session, None)},
-            bases={row.id: row for row in await loading.bases(session, None)},
-            adapters={row.id: row for row in await loading.adapters(session, None)},
-            grants=_grants_by_tenant(await loading.grants(session, None)),
-            pins=_pins_by_tenant(await loading.pins(session, None)),
+    async def _ends(self, task: asyncio.Task[Snapshot]) -> bool:
+        """Whether it does within the timeout after its last sign of life."""
+        self._moved()
+        while not task.done() and asyncio.get_running_loop().time() - self._moved_at < self._poll_timeout:
+            await asyncio.wait({task}, timeout=_TICK_S)
+        return task.done()
+
+    def _silent(self) -> Unavailable:
+        return Unavailable(
+            f"registry: the database has not answered for {self._poll_timeout:g} s; try again", retry_after_s=1.0
         )
-        return Snapshot.build(epoch, tables, self._peppers)
+
+    async def _read(self) -> Snapshot:
+        async with self._database.read() as session:
+            if self._postgresql:  # all that one poll reads is of one moment; on SQLite it always is
+                await session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            snapshot = self._snapshot
+            if snapshot is None:
+                return await self._load(session, await changes.current_epoch(session))
+            while True:
+                epoch, log = await changes.read_after(session, snapshot.epoch, DELTA_ROWS)
+                if epoch == snapshot.epoch:
+                    return snapshot
+                readable = _whole_epochs(log, snapshot.epoch)
+                if not readable:
+                    return await self._load(session, epoch)
+                snapshot = await _apply(session, snapshot, readable)
+                self._moved()
+                if snapshot.epoch == epoch:
+                    return snapshot
+
+    async def _load(self, session: AsyncSession, epoch: int) -> Snapshot:
+        self.full_loads += 1
+        snapshot = Snapshot(epoch, Tables(), self._peppers)
+        parts = 0
+        async for part in everything(session):
+            snapshot = snapshot.replaced(epoch, part)
+            self._moved()
+            parts += 1
+            if parts % FREEZE_PARTS == 0:
+                gc.freeze()
+            await asyncio.sleep(0)
+        return snapshot
+
+    def _moved(self) -> None:
+        self._moved_at = asyncio.get_running_loop().time()
 
 
-async def _apply(session: AsyncSession, old: Snapshot, log: Sequence[ChangeLog]) -> Snapshot:
+def _whole_epochs(log: Sequence[Logged], after: int) -> Sequence[Logged]:
+    """The changes of whole epochs that follow ``after``. None where those are not in the log any more, as after the
+    database was set back to a backup, or where this release cannot read them."""
+    if len(log) == DELTA_ROWS:
+        log = [change for change in log if change.epoch < log[-1].epoch]
+    if not log or log[0].epoch != after + 1 or any(change.kind not in _KINDS for change in log):
+        return ()
+    return log
+
+
+async def _apply(session: AsyncSession, old: Snapshot, log: Sequence[Logged]) -> Snapshot:
     wanted: dict[Kind, set[str]] = {kind: set() for kind in Kind}
     for change in log:
         wanted[Kind(change.kind)].add(change.subject)
-    pairs = [(tenant, adapter) for tenant, _, adapter in (subject.partition("/") for subject in wanted[Kind.PIN])]
-    pins = {(pin.tenant, pin.adapter): pin for pin in await loading.pins(session, pairs)} if pairs else {}
-    return old.replace(
-        log[-1].epoch,
-        tenants=await loading.tenants(session, wanted[Kind.TENANT]) if wanted[Kind.TENANT] else (),
-        keys=await loading.keys(session, wanted[Kind.API_KEY]) if wanted[Kind.API_KEY] else (),
-        bases=await loading.bases(session, wanted[Kind.BASE_MODEL]) if wanted[Kind.BASE_MODEL] else (),
-        adapters=await loading.adapters(session, wanted[Kind.ADAPTER]) if wanted[Kind.ADAPTER] else (),
-        grants=await loading.grants(session, wanted[Kind.GRANT]) if wanted[Kind.GRANT] else (),
-        pins=[(TenantId(tenant), adapter, pins.get((TenantId(tenant), adapter))) for tenant, adapter in pairs],
-    )
+    return old.replaced(log[-1].epoch, await rows_of(session, wanted))
 
 
-def _grants_by_tenant(rows: Sequence[GrantEntry]) -> dict[str, dict[str, GrantEntry]]:
-    found: dict[str, dict[str, GrantEntry]] = {}
-    for row in rows:
-        found.setdefault(row.tenant, {})[row.resource] = row
-    return found
+def _forget(task: asyncio.Task[Snapshot]) -> None:
+    """Nobody may be waiting for it any more."""
+    if not task.cancelled():
+        task.exception()
 
 
-def _pins_by_tenant(rows: Sequence[PinEntry]) -> dict[str, dict[str, PinEntry]]:
-    found: dict[str, dict[str, PinEntry]] = {}
-    for row in rows:
-        found.setdefault(row.tenant, {})[row.adapter] = row
-    return found
+@asynccontextmanager
+async def _beside(listener: EpochListener | None) -> AsyncIterator[None]:
+    task = asyncio.create_task(listener.run()) if listener else None
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
 
 
-__all__ = ["SnapshotSource"]
+__all__ = ["POLL_BESIDE_LISTENER_S", "POLL_S", "SnapshotSource"]

@@ -22,13 +22,18 @@ from lorry.api.status import ErrorInterceptor, error_from_rpc
 from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
 from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
 from lorry.api.v1.adapter_admin_pb2_grpc import AdapterAdminServiceStub
+from lorry.api.v1.fleet_pb2_grpc import FleetServiceStub
 from lorry.api.v1.tenant_admin_pb2_grpc import TenantAdminServiceStub
+from lorry.engine.fake import FakeEngine
 from lorry.errors import AlreadyExists, LorryError
+from lorry.ids import BaseDigest
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import BaseFacts, Registry, SnapshotSource, UploadLimits, bootstrap
+from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.adapters.versions import VersionService
-from lorry_admin import add_admin_services
+from lorry_admin import EngineReplicas, add_admin_services
 from tests.unit.adapters.craft import BASE_CONFIG
+from tests.unit.engine_contract.fakes import fake_engine
 
 LIMITS = UploadLimits(max_files=4, max_file_bytes=64 << 10, max_upload_bytes=96 << 10, max_chunk_bytes=1024)
 BASE_SHA256, TOKENIZER_SHA256 = "1" * 64, "2" * 64
@@ -39,7 +44,11 @@ class Client:
 
     def __init__(self, channel: grpc.aio.Channel, key: str) -> None:
         self.key = key
-        self._stubs: list[Any] = [AdapterAdminServiceStub(channel), TenantAdminServiceStub(channel)]
+        self._stubs: list[Any] = [
+            AdapterAdminServiceStub(channel),
+            TenantAdminServiceStub(channel),
+            FleetServiceStub(channel),
+        ]
 
     async def call(self, method: str, request: Any) -> Any:
         stub = next(stub for stub in self._stubs if hasattr(stub, method))
@@ -88,6 +97,8 @@ class Platform:
     store: SwitchedStore
     gate: Gate
     versions: VersionService
+    lifecycle: LifecycleService
+    engine: FakeEngine
     store_root: Path
     spool: Path
     admin: Client
@@ -111,6 +122,12 @@ class SwitchedStore:
 
     async def put_file(self, key: str, path: Path) -> None:
         await self.now.put_file(key, path)
+
+    async def exists(self, key: str) -> bool:
+        return await self.now.exists(key)
+
+    async def delete(self, key: str) -> None:
+        await self.now.delete(key)
 
 
 class Gate:
@@ -142,14 +159,18 @@ async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
     gate = Gate()
     versions = registry.versions(store, gate.validate, tmp_path / "spool", LIMITS)
     server = grpc.aio.server(interceptors=[ErrorInterceptor()])
-    add_admin_services(server, registry, source, versions)
+    engine = fake_engine(BaseDigest(BASE_SHA256))
+    engines = EngineReplicas([engine])
+    lifecycle = registry.lifecycle(store, engines)
+    add_admin_services(server, registry, source, versions, lifecycle, engines)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         admin = Client(channel, start.admin_key)
         yield Platform(
-            channel, registry, source, store, gate, versions, tmp_path / "objects", tmp_path / "spool", admin
-        )
+            channel, registry, source, store, gate, versions, lifecycle, engine, tmp_path / "objects",
+            tmp_path / "spool", admin
+        )  # fmt: skip
     await server.stop(None)
     await registry.close()
 

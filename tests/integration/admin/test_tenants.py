@@ -15,7 +15,8 @@ from sqlalchemy import text
 
 from lorry import errors
 from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
-from lorry.api.v1 import adapter_admin_pb2_grpc, tenant_admin_pb2_grpc
+from lorry.api.v1 import adapter_admin_pb2_grpc, fleet_pb2_grpc, tenant_admin_pb2_grpc
+from lorry.api.v1 import fleet_pb2 as fleet_pb
 from lorry.api.v1 import tenant_admin_pb2 as pb
 from tests.integration.admin.conftest import Platform
 from tests.unit.adapters.craft import BASE_CONFIG
@@ -174,15 +175,21 @@ async def test_grants_and_pins(with_base: Platform) -> None:
     assert type(await bert.error("SetPin", pin)) is errors.ResourceNotFound
 
 
+def rename(name: str) -> adapter_pb.UpdateAdapterRequest:
+    mask = FieldMask(paths=["display_name"])
+    return adapter_pb.UpdateAdapterRequest(adapter=adapter_pb.Adapter(name=name), update_mask=mask)
+
+
 CALLS: list[tuple[str, Any, str]] = [
     # method, a request on tenant anna's things, lowest role that may: member, owner, admin
     ("CreateTenant", pb.CreateTenantRequest(tenant_id="new"), "admin"),
     ("GetTenant", pb.GetTenantRequest(name="tenants/anna"), "member"),
     ("ListTenants", pb.ListTenantsRequest(), "admin"),
     ("UpdateTenant", suspend("tenants/anna", False), "admin"),
-    ("CreateApiKey", pb.CreateApiKeyRequest(parent="tenants/anna", principal="y", role=pb.ROLE_MEMBER), "admin"),
+    ("CreateApiKey", pb.CreateApiKeyRequest(parent="tenants/anna", principal="y", role=pb.ROLE_MEMBER), "owner"),
     ("ListApiKeys", pb.ListApiKeysRequest(parent="tenants/anna"), "owner"),
-    ("RevokeApiKey", pb.RevokeApiKeyRequest(name="tenants/anna/apiKeys/" + "0" * 16), "admin"),
+    ("RotateApiKey", pb.RotateApiKeyRequest(name="tenants/anna/apiKeys/" + "0" * 16), "owner"),
+    ("RevokeApiKey", pb.RevokeApiKeyRequest(name="tenants/anna/apiKeys/" + "0" * 16), "owner"),
     ("CreateBaseModel", base(base_model_id="new"), "admin"),
     ("GetBaseModel", pb.GetBaseModelRequest(name="models/tiny"), "member"),
     ("ListBaseModels", pb.ListBaseModelsRequest(), "member"),
@@ -191,6 +198,15 @@ CALLS: list[tuple[str, Any, str]] = [
     ("ListGrants", pb.ListGrantsRequest(parent="tenants/anna"), "owner"),
     ("SetPin", pb.SetPinRequest(parent="tenants/anna", version="tenants/anna/adapters/a/versions/1"), "owner"),
     ("ClearPin", pb.ClearPinRequest(parent="tenants/anna", adapter="tenants/anna/adapters/a"), "owner"),
+    ("ListPins", pb.ListPinsRequest(parent="tenants/anna"), "owner"),
+    (
+        "QueryUsage",
+        pb.QueryUsageRequest(parent="tenants/anna", start_time=Timestamp(), end_time=Timestamp(seconds=7200)),
+        "owner",
+    ),
+    ("ExportUsage", pb.ExportUsageRequest(parent="tenants/anna"), "owner"),
+    ("ListAuditEvents", pb.ListAuditEventsRequest(parent="tenants/anna"), "owner"),
+    ("VerifyAudit", pb.VerifyAuditRequest(parent="tenants/anna"), "owner"),
     ("CreateAdapter", adapter_pb.CreateAdapterRequest(parent="tenants/anna", adapter_id="b"), "owner"),
     ("GetAdapter", adapter_pb.GetAdapterRequest(name="tenants/anna/adapters/a"), "owner"),
     ("ListAdapters", adapter_pb.ListAdaptersRequest(parent="tenants/anna"), "owner"),
@@ -217,6 +233,44 @@ CALLS: list[tuple[str, Any, str]] = [
         "owner",
     ),
     ("SetAlias", adapter_pb.SetAliasRequest(parent="tenants/anna/adapters/a", alias_id="p", version=1), "owner"),
+    ("GetAlias", adapter_pb.GetAliasRequest(name="tenants/anna/adapters/a@p"), "owner"),
+    ("ListAliases", adapter_pb.ListAliasesRequest(parent="tenants/anna/adapters/a"), "owner"),
+    ("ListAliasRevisions", adapter_pb.ListAliasRevisionsRequest(name="tenants/anna/adapters/a@p"), "owner"),
+    ("SetCanary", adapter_pb.SetCanaryRequest(name="tenants/anna/adapters/a@p", version=2, permille=5), "owner"),
+    ("PromoteCanary", adapter_pb.PromoteCanaryRequest(name="tenants/anna/adapters/a@p"), "owner"),
+    ("RollbackAlias", adapter_pb.RollbackAliasRequest(name="tenants/anna/adapters/a@p"), "owner"),
+    ("DeleteAlias", adapter_pb.DeleteAliasRequest(name="tenants/anna/adapters/a@p"), "owner"),
+    ("UpdateAdapter", rename("tenants/anna/adapters/a"), "owner"),
+    ("DeleteAdapter", adapter_pb.DeleteAdapterRequest(name="tenants/anna/adapters/a"), "owner"),
+    ("UndeleteAdapter", adapter_pb.UndeleteAdapterRequest(name="tenants/anna/adapters/a"), "owner"),
+    ("PurgeAdapter", adapter_pb.PurgeAdapterRequest(name="tenants/anna/adapters/a"), "owner"),
+    (
+        "DeprecateAdapterVersion",
+        adapter_pb.DeprecateAdapterVersionRequest(name="tenants/anna/adapters/a/versions/1"),
+        "owner",
+    ),
+    (
+        "PreloadAdapterVersion",
+        adapter_pb.PreloadAdapterVersionRequest(name="tenants/anna/adapters/a/versions/1"),
+        "owner",
+    ),
+    (
+        "EvictAdapterVersion",
+        adapter_pb.EvictAdapterVersionRequest(name="tenants/anna/adapters/a/versions/1"),
+        "owner",
+    ),
+    ("GetResidency", adapter_pb.GetResidencyRequest(name="tenants/anna/adapters/a/versions/1"), "owner"),
+    (
+        "SetQuota",
+        pb.SetQuotaRequest(parent="tenants/anna", limits=pb.QuotaLimits(concurrency=1)),
+        "admin",
+    ),
+    ("ListQuotas", pb.ListQuotasRequest(parent="tenants/anna"), "owner"),
+    ("DeleteQuota", pb.DeleteQuotaRequest(name="tenants/anna/quotas/qu_" + "0" * 32), "admin"),
+    ("ListReplicas", fleet_pb.ListReplicasRequest(), "admin"),
+    ("GetReplica", fleet_pb.GetReplicaRequest(name="replicas/r"), "admin"),
+    ("DrainReplica", fleet_pb.DrainReplicaRequest(name="replicas/r"), "admin"),
+    ("UndrainReplica", fleet_pb.UndrainReplicaRequest(name="replicas/r"), "admin"),
 ]
 
 
@@ -224,6 +278,7 @@ def test_every_method_is_in_the_table() -> None:
     servicers: list[Any] = [
         adapter_admin_pb2_grpc.AdapterAdminServiceServicer,
         tenant_admin_pb2_grpc.TenantAdminServiceServicer,
+        fleet_pb2_grpc.FleetServiceServicer,
     ]
     methods = {name for servicer in servicers for name in vars(servicer) if name[0].isupper()}
     assert methods == {name for name, _, _ in CALLS}
@@ -263,7 +318,7 @@ async def test_audit(platform: Platform) -> None:
     await platform.tenant("anna")
     async with platform.registry.database.read() as session:
         rows = (await session.execute(text("SELECT action, subject FROM audit_event ORDER BY id"))).all()
-    assert [tuple(row) for row in rows[1:]] == [("tenant.create", "tenants/anna"), ("key.create", rows[2].subject)]
+    assert [tuple(row) for row in rows[2:]] == [("tenant.create", "tenants/anna"), ("key.create", rows[3].subject)]
 
 
 async def test_database_gone_is_unavailable(platform: Platform) -> None:

@@ -78,7 +78,8 @@ class World:
     admin_key: str
 
     async def caller(self, tenant: str, role: str = "owner") -> Caller:
-        return (await self.source.refresh()).authenticate(await self.key(tenant, role), NOW)
+        key = await self.key(tenant, role)
+        return (await self.source.refresh()).authenticate(key, NOW)
 
     async def key(self, tenant: str, role: str = "owner") -> str:
         _, text = await self.registry.keys.create(self.admin, tenant, role, role)

@@ -13,10 +13,13 @@ import lorry.registry
 from lorry.errors import ResourceNotFound, RoleTooLow
 from lorry.ids import TenantId
 from lorry.registry.adapters import repository as adapters
+from lorry.registry.aliases import repository as aliases
+from lorry.registry.audit import repository as audit
 from lorry.registry.authz import Caller, VerifiedTenantId, require_admin, require_owner, verify_tenant
 from lorry.registry.grants import repository as grants
 from lorry.registry.tenants import repository as tenants
 from lorry.registry.usage import repository as usage
+from lorry.registry.usage import sums_repository as usage_sums
 
 
 class Proof(NamedTuple):
@@ -60,13 +63,13 @@ def test_minted_in_one_place() -> None:
 UNVERIFIED = {
     "find_tenant", "open_tenant", "list_tenants", "insert_tenant",  # names to ids, and the administrator's list
     "find_by_name",  # the caller's own grant decides next
-    "require_ready", "set_alias", "alias_target", "insert_version", "list_versions",  # on a row that was opened
-    "append",  # the gateway's own ledger
+    "require_servable", "insert_version", "list_versions",  # on a row that was opened
+    "append", "add_sums", "base_names", "touch_keys", "uneven",  # the gateway's own ledger
 }  # fmt: skip
 
 
 def test_repositories_take_verified_ids() -> None:
-    for module in (adapters, grants, tenants, usage):
+    for module in (adapters, aliases, audit, grants, tenants, usage, usage_sums):
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction):
             if function.__module__ != module.__name__ or name in UNVERIFIED:
                 continue

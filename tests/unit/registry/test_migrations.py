@@ -19,6 +19,8 @@ from lorry.adapters.report import Accepted
 from lorry.errors import StaleEtag
 from lorry.registry import Registry, alembic_config, migrate, migrate_sync
 from lorry.registry.adapters import repository as adapters
+from lorry.registry.aliases import repository as aliases
+from lorry.registry.aliases.repository import Target
 from lorry.registry.bases import repository as bases
 from lorry.registry.entries import VersionState
 from tests.unit.registry.conftest import PEPPERS, TINY_CONFIG, World
@@ -80,7 +82,8 @@ async def make_version(
             accepted=accepted,
         )
         if state is VersionState.READY:
-            await adapters.set_alias(session, adapter, "prod", number, "k")
+            before = await aliases.find(session, tenant, adapter.id, "prod")
+            await aliases.append(session, tenant, adapter, "prod", before, Target(number), "k")
         return row.id
 
 
@@ -182,6 +185,70 @@ async def test_alias_cannot_leave_its_adapter(world: World) -> None:
         " VALUES (:other, 'prod', 2, 2, '2026-01-01', 'k')",
         other=other,
     )
+
+
+REVISION = (
+    "INSERT INTO alias_revision (adapter_id, name, revision, number, canary_number, canary_permille, origin,"
+    " created_at, created_by) SELECT id, 'prod', {0}, '2026-01-01 00:00:00+00', 'k' FROM adapter WHERE name = 'a'"
+)
+ROLLOUT = (
+    "INSERT INTO rollout (id, adapter_id, name, number, canary_number, state, started_at, ended_at, created_by)"
+    " SELECT '{0}', id, 'prod', 1, 2, '{1}', '2026-01-01 00:00:00+00', {2}, 'k' FROM adapter WHERE name = 'a'"
+)
+
+
+async def _accepted(world: World, statement: str) -> None:
+    async with world.registry.database.write() as session:
+        await session.execute(text(statement))
+
+
+async def test_what_a_revision_can_say(world: World) -> None:
+    """``prod`` has revisions 1 and 2, of versions 1 and 2."""
+    await make_version(world)
+    await make_version(world)
+    for values in (
+        "3, 1, 2, 0, NULL",  # a canary gets something,
+        "3, 1, 2, 1000, NULL",  # not everything,
+        "3, 1, NULL, 5, NULL",  # is a version,
+        "3, 1, 1, 5, NULL",  # another one,
+        "3, 1, 9, 5, NULL",  # of this adapter
+        "3, 1, 2, -1, NULL",
+        "3, 9, NULL, 0, NULL",
+        "0, 1, NULL, 0, NULL",
+        "3, 1, NULL, 0, 3",  # an origin lies before it,
+        "3, 1, NULL, 0, 0",  # and is there
+    ):
+        await _refused(world, REVISION.format(values))
+    for good in ("3, 1, 2, 1, 1", "4, 1, 2, 999, 1"):
+        await _accepted(world, REVISION.format(good))
+    for column in ("number", "canary_number", "canary_permille", "deleted", "origin", "created_by"):
+        await _refused(world, f"UPDATE alias_revision SET {column} = {column} WHERE revision = 3")
+
+
+async def test_one_rollout_of_an_alias_runs(world: World) -> None:
+    await make_version(world)
+    await make_version(world)
+    ended = "'2026-01-01 00:00:00+00'"
+    await _accepted(world, ROLLOUT.format("a", "RUNNING", "NULL"))
+    for name, state, end in (("b", "RUNNING", ended), ("b", "PROMOTED", "NULL"), ("b", "NONSENSE", ended)):
+        await _refused(world, ROLLOUT.format(name, state, end))
+    with pytest.raises(StaleEtag) as caught:
+        await _accepted(world, ROLLOUT.format("b", "RUNNING", "NULL"))
+    assert "uq_rollout_running" in str(caught.value.__cause__) or "UNIQUE" in str(caught.value.__cause__)
+    for name, state in (("c", "PROMOTED"), ("d", "ROLLED_BACK"), ("e", "REPLACED")):
+        await _accepted(world, ROLLOUT.format(name, state, ended))
+
+
+async def test_modes_of_pins(world: World) -> None:
+    await make_version(world)
+    pin = (
+        "INSERT INTO pin (tenant_id, adapter_id, number, mode, created_at, created_by)"
+        " SELECT tenant_id, id, {0}, '{1}', '2026-01-01 00:00:00+00', 'k' FROM adapter"
+    )
+    for number, mode in ((1, "SOFT"), (1, ""), (1, "hard"), (2, "HARD")):
+        await _refused(world, pin.format(number, mode))
+    await _accepted(world, pin.format(1, "DEFAULT"))
+    await _refused(world, "UPDATE pin SET mode = 'x'")
 
 
 async def test_foreign_keys_are_on(world: World) -> None:

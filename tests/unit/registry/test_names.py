@@ -74,9 +74,13 @@ def test_admin_names_say_what_they_want() -> None:
     for parse in (names.parse_tenant, names.parse_base, names.parse_key, names.parse_grant):
         with pytest.raises(InvalidRequest, match="field: 'nonsense' is not"):
             parse("field", "nonsense")
-    for of_adapter in (names.parse_adapter, names.parse_version, names.parse_upload):
+    for of_adapter in (names.parse_adapter, names.parse_version, names.parse_alias, names.parse_upload):
         with pytest.raises(InvalidRequest, match="field: 'nonsense' is not"):
             of_adapter("field", "nonsense")
     with pytest.raises(InvalidRequest):
         names.parse_adapter("name", "tenants/t/adapters/a@b")
+    for other in ("tenants/t/adapters/a", "tenants/t/adapters/a/versions/1", "models/b", "tenants/t/adapters/a@"):
+        with pytest.raises(InvalidRequest):
+            names.parse_alias("name", other)
+    assert names.parse_alias("name", "tenants/t/adapters/a@b") == AdapterName("t", "a", alias="b")
     assert names.parse_upload("u", f"tenants/t/adapters/a/uploads/{'0' * 32}") == (AdapterName("t", "a"), "0" * 32)

@@ -13,6 +13,7 @@ from lorry.layers.spec import DecoderSpec
 from lorry.registry import Caller, Peppers, Snapshot
 from lorry.registry.entries import (
     AdapterEntry,
+    AliasEntry,
     BaseModelEntry,
     GrantEntry,
     KeyEntry,
@@ -41,9 +42,8 @@ def version(number: int, state: VersionState = VersionState.READY) -> VersionEnt
 
 
 def adapter(name: str, owner: TenantId, *versions: VersionEntry, **aliases: int) -> AdapterEntry:
-    return AdapterEntry(
-        f"ad_{name}", owner, owner.removeprefix("tn_"), name, {v.number: v for v in versions}, dict(aliases)
-    )
+    pointed = {alias: AliasEntry(alias, number) for alias, number in aliases.items()}
+    return AdapterEntry(f"ad_{name}", owner, owner.removeprefix("tn_"), name, {v.number: v for v in versions}, pointed)
 
 
 @pytest.fixture

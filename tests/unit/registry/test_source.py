@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import delete, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry import errors
-from lorry.registry import PageRequest, Registry, SnapshotSource, VersionState
+from lorry.registry import PageRequest, Registry, Snapshot, SnapshotSource, VersionState
 from lorry.registry import changes as change_log
+from lorry.registry import source as source_module
 from lorry.registry.bootstrap import _first_admin
 from lorry.registry.changes import Change, Kind
+from lorry.registry.db.base import new_id, utcnow
+from lorry.registry.db.tables import Adapter, AdapterVersion, Quota, Tenant
+from lorry.registry.grants.service import PinMode
+from lorry.registry.loading import everything
 from lorry.registry.names import AdapterName
+from lorry.registry.tables import Rows
+from tests.support.waiting import end
 from tests.unit.registry.conftest import NOW, PEPPERS, World
 from tests.unit.registry.test_migrations import make_version
 
 FOO = AdapterName("platform", "a")
+NEW = AdapterName("platform", "a", alias="new")
 
 
 async def equals_full_load(world: World) -> None:
@@ -33,6 +43,7 @@ async def equals_full_load(world: World) -> None:
     assert delta.tables.adapters == full.tables.adapters
     assert {k: v for k, v in delta.tables.grants.items() if v} == full.tables.grants
     assert {k: v for k, v in delta.tables.pins.items() if v} == full.tables.pins
+    assert {k: v for k, v in delta.tables.quotas.items() if v} == full.tables.quotas
     assert (delta.base_names, delta.adapter_names) == (full.base_names, full.adapter_names)
     assert world.source.full_loads == 1
 
@@ -92,6 +103,73 @@ async def test_a_gap_reloads_everything(world: World) -> None:
     assert {t.name for t in snapshot.tables.tenants.values()} == {"platform", "anna", "bert"}
 
 
+async def test_a_long_absence_is_read_in_whole_epochs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More changes than are read at once are still deltas, however the epochs' rows fall; one huge epoch is not."""
+    monkeypatch.setattr(source_module, "DELTA_ROWS", 5)
+    for number in range(6):
+        await world.registry.tenants.create(world.admin, f"t{number}")
+        await add_version(world)  # of two changes
+    await equals_full_load(world)
+    async with world.registry.database.write() as session:
+        rows = (await session.execute(select(Tenant.id))).scalars()
+        await change_log.record(session, *(Change(Kind.TENANT, row) for row in rows))
+    await world.source.refresh()
+    assert world.source.full_loads == 2
+
+
+async def test_an_epoch_that_is_read_in_part_is_not_applied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "DELTA_ROWS", 5)
+    for name in ("a1", "a2", "a3", "b1", "b2", "b3"):
+        await world.registry.tenants.create(world.admin, name)
+    await world.source.refresh()
+    for letter in "ab":  # two epochs of three changes: the second is read in part
+        of_letter = Tenant.name.like(f"{letter}%")
+        async with world.registry.database.write() as session:
+            await session.execute(update(Tenant).where(of_letter).values(suspended=True))
+            rows = (await session.execute(select(Tenant.id).where(of_letter))).scalars()
+            await change_log.record(session, *(Change(Kind.TENANT, row) for row in rows))
+    await equals_full_load(world)
+
+
+async def test_a_database_that_was_set_back_is_read_anew(world: World) -> None:
+    await world.registry.tenants.create(world.admin, "anna")
+    assert (await world.source.refresh()).epoch > 1
+    async with world.registry.database.write() as session:
+        await session.execute(text("DELETE FROM change_log"))
+        await session.execute(text("UPDATE registry_epoch SET epoch = 0"))
+        await session.execute(text("UPDATE tenant SET suspended = true WHERE name = 'anna'"))
+    snapshot = await world.source.refresh()
+    assert snapshot.epoch == 0
+    assert [t.suspended for t in snapshot.tables.tenants.values() if t.name == "anna"] == [True]
+
+
+async def test_nothing_changed_is_no_epoch(world: World) -> None:
+    before = (await world.source.refresh()).epoch
+    async with world.registry.database.write() as session:
+        assert await change_log.record(session) == before
+    assert (await world.source.refresh()).epoch == before
+
+
+async def test_a_full_load_is_of_one_moment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is committed while it reads is not in it, in any table, and comes with the next delta."""
+    monkeypatch.setattr(source_module, "everything", _slow_everything(world))
+    snapshot = await (source := world.registry.snapshots()).start()
+    assert {t.name for t in snapshot.tables.tenants.values()} == {"platform"}
+    assert len(snapshot.tables.keys) == 1
+    assert {t.name for t in (await source.refresh()).tables.tenants.values()} == {"platform", "late"}
+    assert source.full_loads == 1
+
+
+def _slow_everything(world: World) -> Callable[[AsyncSession], AsyncIterator[Rows]]:
+    async def load(session: AsyncSession) -> AsyncIterator[Rows]:
+        await world.registry.tenants.create(world.admin, "late")
+        await world.key("late")
+        async for part in everything(session):
+            yield part
+
+    return load
+
+
 async def test_a_kind_of_a_newer_release_reloads_everything(world: World) -> None:
     async with world.registry.database.write() as session:
         await change_log.record(session, Change("rollout", "x"))  # type: ignore[arg-type]
@@ -128,7 +206,7 @@ async def test_equal_requests_at_once_conflict_or_agree(world: World) -> None:
     await world.registry.tenants.create(world.admin, "anna")
     found = await asyncio.gather(
         *(world.registry.grants.create(world.admin, "anna", FOO.bare) for _ in range(4)),
-        *(world.registry.adapters.set_alias(world.admin, FOO, "new", 1) for _ in range(4)),
+        *(world.registry.aliases.set(world.admin, NEW, 1) for _ in range(4)),
         return_exceptions=True,
     )
     failed = [each for each in found if isinstance(each, BaseException)]
@@ -153,15 +231,15 @@ async def test_run_survives_an_unreachable_database(world: World, caplog: pytest
     """The poll loop keeps the last snapshot, and goes on when the database answers again."""
     source = SnapshotSource(world.registry.database, PEPPERS, poll_seconds=0.001)
     await source.start()
-    advance, polls, fail = source._advance, asyncio.Semaphore(0), True
+    read, polls, fail = source._read, asyncio.Semaphore(0), True
 
-    async def flaky(session: object) -> object:
+    async def flaky() -> Snapshot:
         polls.release()
         if fail:
             raise OSError("no route")
-        return await advance(session)  # type: ignore[arg-type]
+        return await read()
 
-    source._advance = flaky  # type: ignore[method-assign, assignment]
+    source._read = flaky  # type: ignore[method-assign]
     task = asyncio.create_task(source.run())
     for _ in range(3):
         await polls.acquire()
@@ -169,11 +247,9 @@ async def test_run_survives_an_unreachable_database(world: World, caplog: pytest
     assert caplog.text.count("cannot be read") == 1
     fail = False
     await world.registry.tenants.create(world.admin, "anna")
-    for _ in range(3):
+    while "anna" not in {t.name for t in source.current().tables.tenants.values()}:
         await polls.acquire()
-    assert "anna" in {t.name for t in source.current().tables.tenants.values()}
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await end(task)
 
 
 OPERATIONS = (
@@ -186,13 +262,21 @@ OPERATIONS = (
     "grant",
     "revoke_grant",
     "pin",
+    "default_pin",
     "unpin",
     "alias",
+    "canary",
+    "promote",
+    "unalias",
+    "delete",
+    "deprecate",
+    "quota",
+    "no_quota",
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2), st.booleans()), max_size=14))
+@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2), st.booleans()), max_size=20))
 def test_any_history_by_deltas_equals_a_full_load(
     sqlite_template: Path, tmp_path: Path, history: list[tuple[str, int, bool]]
 ) -> None:
@@ -245,5 +329,42 @@ async def _do(world: World, step: str, tenant: str, number: int) -> None:
         await registry.grants.set_pin(admin, tenant, version)
     elif step == "unpin":
         await registry.grants.clear_pin(admin, tenant, FOO)
+    elif step == "default_pin":
+        await registry.grants.set_pin(admin, tenant, version, PinMode.DEFAULT)
     elif step == "alias":
-        await registry.adapters.set_alias(admin, FOO, "stable", number)
+        await registry.aliases.set(admin, NEW, number)
+    elif step == "canary":
+        await registry.aliases.set_canary(admin, NEW, number, 100 * number)
+    elif step == "promote":
+        await registry.aliases.promote(admin, NEW)
+    elif step == "unalias":
+        await registry.aliases.delete(admin, NEW)
+    else:
+        await _do_by_row(world, step, tenant, number)
+
+
+async def _do_by_row(world: World, step: str, tenant: str, number: int) -> None:
+    """What other services than the ones of this test do, by the rows that they write."""
+    async with world.registry.database.write() as session:
+        adapter = (await session.execute(select(Adapter).where(Adapter.name == "a"))).scalar_one()
+        if step == "delete":
+            adapter.deleted_at = None if adapter.deleted_at else utcnow()
+            change = Change(Kind.ADAPTER, adapter.id)
+        elif step == "deprecate":
+            of_number = (AdapterVersion.adapter_id == adapter.id) & (AdapterVersion.number == number)
+            await session.execute(update(AdapterVersion).where(of_number).values(deprecated_at=utcnow()))
+            change = Change(Kind.ADAPTER, adapter.id)
+        else:
+            limited = adapter.id if number == 2 else None
+            found = await session.execute(select(Tenant.id).where(Tenant.name == tenant))
+            tenant_id = found.scalar() or adapter.tenant_id
+            same = (Quota.tenant_id == tenant_id) & Quota.adapter_id.is_not_distinct_from(limited)
+            await session.execute(delete(Quota).where(same))
+            if step == "quota":
+                session.add(
+                    Quota(
+                        id=new_id("qu"), tenant_id=tenant_id, adapter_id=limited, concurrency=number, created_by="test"
+                    )
+                )
+            change = Change(Kind.QUOTA, f"{tenant_id}/{limited or ''}")
+        await change_log.record(session, change)

@@ -1,4 +1,4 @@
-"""SQL on adapters, versions and aliases."""
+"""SQL on adapters and their versions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sqlalchemy.orm import joinedload, selectinload
 
 from lorry.adapters.manifest import AdapterFile
 from lorry.adapters.report import Accepted
-from lorry.errors import AdapterQuarantined, VersionNotReady
+from lorry.errors import AdapterQuarantined, FailedPrecondition, VersionNotReady
 from lorry.registry.authz import VerifiedTenantId, not_visible
 from lorry.registry.db.base import new_id
-from lorry.registry.db.tables import Adapter, AdapterFileRow, AdapterVersion, Alias, AliasRevision, Tenant
+from lorry.registry.db.tables import Adapter, AdapterFileRow, AdapterVersion, Tenant
 from lorry.registry.entries import VersionState
 from lorry.registry.names import VERSION_MAX
 from lorry.registry.paging import PageRequest
@@ -32,16 +32,23 @@ async def find_by_name(session: AsyncSession, tenant_name: str, name: str) -> Ad
     return (await session.execute(query)).scalar_one_or_none()
 
 
-async def open_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: str) -> Adapter:
-    """Raises ResourceNotFound."""
+async def open_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: str, *, deleted: bool = False) -> Adapter:
+    """Raises ResourceNotFound, and FailedPrecondition for a deleted one unless ``deleted`` takes those too."""
     row = await find_adapter(session, tenant, name)
     if row is None:
         raise not_visible()
+    if row.deleted_at is not None and not deleted:
+        raise FailedPrecondition(f"adapter: {name!r} is deleted; undelete it first, or use another")
     return row
 
 
-async def list_adapters(session: AsyncSession, tenant: VerifiedTenantId, page: PageRequest) -> Sequence[Adapter]:
+async def list_adapters(
+    session: AsyncSession, tenant: VerifiedTenantId, page: PageRequest, *, deleted: bool = False
+) -> Sequence[Adapter]:
+    """``deleted``: with those."""
     query = select(Adapter).where(Adapter.tenant_id == tenant, Adapter.name > page.after)
+    if not deleted:
+        query = query.where(Adapter.deleted_at.is_(None))
     return (await session.execute(query.order_by(Adapter.name).limit(page.size + 1))).scalars().all()
 
 
@@ -78,6 +85,7 @@ async def insert_version(
     state_reason: str,
     created_by: str,
     accepted: Accepted | None = None,
+    source_uri: str | None = None,
 ) -> AdapterVersion:
     text = None if accepted is None else accepted.text
     row = AdapterVersion(
@@ -97,6 +105,7 @@ async def insert_version(
         created_by=created_by,
         state=state.value,
         state_reason=state_reason,
+        source_uri=source_uri,
     )
     session.add(row)
     await session.flush()
@@ -130,50 +139,25 @@ async def list_versions(session: AsyncSession, adapter_id: str, page: PageReques
     return (await session.execute(query.order_by(AdapterVersion.number.desc()).limit(page.size + 1))).scalars().all()
 
 
-async def require_ready(session: AsyncSession, adapter: Adapter, number: int) -> None:
-    """Raises ResourceNotFound, AdapterQuarantined or VersionNotReady."""
+async def require_servable(session: AsyncSession, adapter: Adapter, number: int) -> None:
+    """That it is READY or DEPRECATED. Raises ResourceNotFound, AdapterQuarantined or VersionNotReady."""
     if not 0 < number <= VERSION_MAX:
         raise not_visible()
-    query = select(AdapterVersion.state).where(AdapterVersion.adapter_id == adapter.id, AdapterVersion.number == number)
-    state = (await session.execute(query)).scalar_one_or_none()
-    if state is None:
+    query = select(AdapterVersion.state, AdapterVersion.purged_at)
+    query = query.where(AdapterVersion.adapter_id == adapter.id, AdapterVersion.number == number)
+    row = (await session.execute(query)).one_or_none()
+    if row is None:
         raise not_visible()
+    state, purged_at = row
+    if purged_at is not None:
+        raise VersionNotReady(f"version: {number} is purged, its bytes are destroyed; use another version")
     if state == VersionState.QUARANTINED:
         raise AdapterQuarantined(f"version: {number} is quarantined; use another version")
     if state != VersionState.READY:
         raise VersionNotReady(f"version: {number} is {state}; use a READY version")
 
 
-async def set_alias(session: AsyncSession, adapter: Adapter, name: str, number: int, created_by: str) -> Alias:
-    """A new revision of the alias, unless it points there already."""
-    query = select(Alias).where(Alias.adapter_id == adapter.id, Alias.name == name).with_for_update()
-    row = (await session.execute(query)).scalar_one_or_none()
-    if row is None:
-        row = Alias(adapter_id=adapter.id, name=name, revision=0)
-        session.add(row)
-        await session.flush()
-    elif await alias_target(session, row) == number:
-        return row
-    row.revision += 1
-    await session.flush()
-    session.add(
-        AliasRevision(adapter_id=adapter.id, name=name, revision=row.revision, number=number, created_by=created_by)
-    )
-    await session.flush()
-    return row
-
-
-async def alias_target(session: AsyncSession, alias: Alias) -> int | None:
-    query = select(AliasRevision.number).where(
-        AliasRevision.adapter_id == alias.adapter_id,
-        AliasRevision.name == alias.name,
-        AliasRevision.revision == alias.revision,
-    )
-    return (await session.execute(query)).scalar_one_or_none()
-
-
 __all__ = [
-    "alias_target",
     "find_adapter",
     "find_by_name",
     "find_version",
@@ -183,6 +167,5 @@ __all__ = [
     "list_versions",
     "next_number",
     "open_adapter",
-    "require_ready",
-    "set_alias",
+    "require_servable",
 ]

@@ -1,14 +1,18 @@
-"""Adapters and aliases: names that a tenant owns."""
+"""Adapters: names that a tenant owns."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from lorry.errors import InvalidRequest
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository
 from lorry.registry.authz import Caller, require_owner
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.conflicts import unique
 from lorry.registry.db.engine import Database
-from lorry.registry.db.tables import Adapter, Alias
+from lorry.registry.db.tables import Adapter
+from lorry.registry.etags import check_etag, etag_of
 from lorry.registry.grants import repository as grants
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import DISPLAY_NAME_MAX, AdapterName, check_part, check_text
@@ -46,26 +50,39 @@ class AdapterService:
         require_owner(caller, "read adapters")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
-            return await repository.open_adapter(session, tenant, name.adapter)
+            return await repository.open_adapter(session, tenant, name.adapter, deleted=True)
 
-    async def list(self, caller: Caller, tenant_name: str, page: PageRequest) -> Page[Adapter]:
+    async def list(
+        self, caller: Caller, tenant_name: str, page: PageRequest, *, deleted: bool = False
+    ) -> Page[Adapter]:
+        """``deleted``: with those."""
         require_owner(caller, "list adapters")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
-            return page.page(await repository.list_adapters(session, tenant, page), lambda row: row.name)
+            rows = await repository.list_adapters(session, tenant, page, deleted=deleted)
+            return page.page(rows, lambda row: row.name)
 
-    async def set_alias(self, caller: Caller, name: AdapterName, alias: str, number: int) -> Alias:
-        """Points ``alias`` at a READY version. Raises AdapterQuarantined or VersionNotReady."""
-        require_owner(caller, "set aliases")
-        check_part("alias_id", alias)
+    async def update(
+        self, caller: Caller, name: AdapterName, fields: Collection[str], *, display_name: str = "", etag: str = ""
+    ) -> Adapter:
+        """Sets ``display_name`` where ``fields`` names it. Raises StaleEtag."""
+        require_owner(caller, "change adapters")
+        unknown = sorted(set(fields) - {"display_name"})
+        if unknown or not fields:
+            raise InvalidRequest.field("update_mask", f"{unknown} cannot be set; use display_name")
+        check_text("display_name", display_name, DISPLAY_NAME_MAX)
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
-            adapter = await repository.open_adapter(session, tenant, name.adapter)
-            await repository.require_ready(session, adapter, number)
-            row = await repository.set_alias(session, adapter, alias, number, caller.key_id)
-            audit.append(session, tenant, caller, "alias.set", f"{name.bare}@{alias}", version=number)
-            await changes.record(session, Change(Kind.ADAPTER, adapter.id))
+            row = await repository.open_adapter(session, tenant, name.adapter)
+            check_etag(etag, adapter_etag(row))
+            row.display_name, row.revision = display_name, row.revision + 1
+            audit.append(session, tenant, caller, "adapter.update", name.bare, fields=sorted(fields))
+            await changes.record(session, Change(Kind.ADAPTER, row.id))
             return row
 
 
-__all__ = ["AdapterService"]
+def adapter_etag(row: Adapter) -> str:
+    return etag_of("adapter", row.id, row.revision)
+
+
+__all__ = ["AdapterService", "adapter_etag"]

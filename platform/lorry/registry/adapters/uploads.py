@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import secrets
 import shutil
 import threading
@@ -23,13 +22,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from lorry.adapters.manifest import PLAIN_FILE
 from lorry.errors import FailedPrecondition, InvalidRequest, QuotaExceeded, ResourceNotFound
 from lorry.registry.authz import VerifiedTenantId, not_visible
 from lorry.registry.bases.service import check_sha256
 
 _MAKING_S = 3600.0
 """A folder that another thread is making is younger."""
-_FILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,126}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Uploads:
         Raises InvalidRequest (name, size, digest), FailedPrecondition with ``received_bytes`` where the
         chunk is not at the end, ResourceNotFound.
         """
-        if not _FILE.fullmatch(file):
+        if not PLAIN_FILE.fullmatch(file):
             raise InvalidRequest.field(
                 "file", f"{file[:80]!r} is not a plain file name; use A-Z, a-z, 0-9, '_', '-' and single dots"
             )

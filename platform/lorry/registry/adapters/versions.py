@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from lorry.adapters.manifest import files_digest, scan_directory
 from lorry.adapters.report import Check
@@ -20,8 +20,9 @@ from lorry.errors import (
     InvalidRequest,
 )
 from lorry.registry import audit, changes
-from lorry.registry.adapters import repository
+from lorry.registry.adapters import content, repository
 from lorry.registry.adapters.candidates import BaseFacts, Candidate, Validator
+from lorry.registry.adapters.states import REASON_MAX, VersionStates, find
 from lorry.registry.adapters.uploads import UploadLimits, Uploads, UploadState
 from lorry.registry.adapters.watching import Attempt, Attempts, Examined, Made
 from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_owner
@@ -33,18 +34,25 @@ from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import AdapterVersion, BaseModel
 from lorry.registry.entries import VersionState
 from lorry.registry.idempotency import RequestKey, remember, replay
-from lorry.registry.names import AdapterName, check_text
-from lorry.registry.paging import Page, PageRequest
+from lorry.registry.names import AdapterName
+from lorry.registry.s3uris import check_import
 from lorry.registry.tenants.repository import open_tenant
-
-REASON_MAX = 1000
 
 
 class ObjectSink(Protocol):
-    """The part of ``lorry.adapters.store.ObjectStore`` that registration needs."""
+    """The part of ``lorry.adapters.store.ObjectStore`` that registration needs. Both raise ObjectStoreUnavailable."""
 
-    async def put_file(self, key: str, path: Path) -> None:
-        """Raises ObjectStoreUnavailable."""
+    async def put_file(self, key: str, path: Path) -> None: ...
+
+    async def exists(self, key: str) -> bool: ...
+
+
+class Importer(Protocol):
+    """``lorry.adapters.importing.S3Importer``."""
+
+    async def fetch(self, bucket: str, prefix: str, folder: Path) -> None:
+        """The files under ``prefix`` into an empty folder. Raises InvalidRequest for what is no adapter's folder, or is
+        larger than an upload may be; FailedPrecondition; ObjectStoreUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +62,23 @@ class _Place:
     tenant: VerifiedTenantId
     adapter_id: str
     base: BaseModel
+    import_prefixes: tuple[str, ...]
 
 
-class VersionService:
+class VersionService(VersionStates):
     """Raises RoleTooLow below owner, and ResourceNotFound for what is not there or not the caller's to see."""
 
-    def __init__(self, database: Database, uploads: Uploads, store: ObjectSink, validate: Validator) -> None:
-        self._database = database
+    def __init__(
+        self,
+        database: Database,
+        uploads: Uploads,
+        store: ObjectSink,
+        validate: Validator,
+        importer: Importer | None = None,
+    ) -> None:
+        """``importer`` None imports nothing."""
+        super().__init__(database)
+        self._importer = importer
         self._uploads = uploads
         self._store = store
         self._validate = validate
@@ -106,6 +124,61 @@ class VersionService:
         require_owner(caller, "create versions")
         key = RequestKey.of(caller, "CreateAdapterVersion", request_id, name.bare, upload_id, base, expected_sha256)
         place = await self._place(caller, name, base)
+        return await self._create(caller, key, place, name, upload_id, expected_sha256)
+
+    async def import_from(
+        self,
+        caller: Caller,
+        name: AdapterName,
+        uri: str,
+        base: str,
+        expected_sha256: str = "",
+        request_id: str = "",
+    ) -> AdapterVersion:
+        """As ``create``, of the files under an ``s3://`` address within the tenant's import prefixes."""
+        require_owner(caller, "create versions")
+        key = RequestKey.of(caller, "CreateAdapterVersion", request_id, name.bare, uri, base, expected_sha256)
+        place = await self._place(caller, name, base)
+        if (known := await self._replayed(key, place.tenant, name)) is not None:
+            return known
+        async with self._imported(place, uri) as upload_id:
+            return await self._create(caller, key, place, name, upload_id, expected_sha256, uri)
+
+    async def examine_import(
+        self, caller: Caller, name: AdapterName, uri: str, base: str, expected_sha256: str = ""
+    ) -> tuple[Candidate, BaseModel]:
+        """As ``examine``, of the files under an ``s3://`` address."""
+        require_owner(caller, "create versions")
+        place = await self._place(caller, name, base)
+        async with self._imported(place, uri) as upload_id:
+            return await self.examine(caller, name, upload_id, base, expected_sha256)
+
+    @asynccontextmanager
+    async def _imported(self, place: _Place, uri: str) -> AsyncIterator[str]:
+        """An upload of this process's own with the files; it is gone afterwards, whatever came of it."""
+        source = check_import("s3_uri", uri, place.import_prefixes)
+        if self._importer is None:
+            raise FailedPrecondition("s3_uri: this deployment's object store is a folder; upload the files instead")
+        upload = await self._uploads.create(place.tenant, place.adapter_id)
+        try:
+            async with self._uploads.sealed(place.tenant, place.adapter_id, upload.id) as folder:
+                if folder is None:
+                    raise not_visible()
+                await self._importer.fetch(source.bucket, source.prefix, folder)
+            yield upload.id
+        finally:
+            await self._uploads.discard(upload.id)
+
+    async def _create(
+        self,
+        caller: Caller,
+        key: RequestKey,
+        place: _Place,
+        name: AdapterName,
+        upload_id: str,
+        expected_sha256: str,
+        source_uri: str | None = None,
+    ) -> AdapterVersion:
         async with self._uploads.sealed(place.tenant, place.adapter_id, upload_id) as folder:
             # An equal request may have had the upload until now.
             if (known := await self._replayed(key, place.tenant, name)) is not None:
@@ -118,7 +191,7 @@ class VersionService:
                     for file in candidate.files:
                         # Never skipped for bytes that the store has: how long this takes must not tell whose they are.
                         await self._store.put_file(f"{candidate.prefix}/{file.path}", folder / file.path)
-                row = await self._commit(caller, key, place, name, candidate)
+                row = await self._commit(caller, key, place, name, candidate, folder, source_uri)
                 attempt.ended(row)
         await self._uploads.discard(upload_id)
         return _answer(row)
@@ -162,35 +235,6 @@ class VersionService:
         """Ends every watch: the server goes down."""
         self._attempts.close()
 
-    async def get(self, caller: Caller, name: AdapterName) -> AdapterVersion:
-        require_owner(caller, "read versions")
-        async with self._database.read() as session:
-            _, tenant = await open_tenant(session, caller, name.tenant)
-            return await _find(session, tenant, name)
-
-    async def list(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AdapterVersion]:
-        require_owner(caller, "list versions")
-        async with self._database.read() as session:
-            _, tenant = await open_tenant(session, caller, name.tenant)
-            adapter = await repository.open_adapter(session, tenant, name.adapter)
-            rows = await repository.list_versions(session, adapter.id, page)
-            return page.page(rows, lambda row: str(row.number))
-
-    async def quarantine(self, caller: Caller, name: AdapterName, reason: str) -> AdapterVersion:
-        """Idempotent: the first reason stays. Raises FailedPrecondition for a REJECTED version."""
-        require_owner(caller, "quarantine versions")
-        check_text("reason", reason, REASON_MAX)
-        async with self._database.write() as session:
-            _, tenant = await open_tenant(session, caller, name.tenant)
-            row = await _find(session, tenant, name)
-            if row.state == VersionState.REJECTED:
-                raise FailedPrecondition(f"name: {name} is REJECTED and never served; nothing to quarantine")
-            if row.state == VersionState.READY:
-                row.state, row.state_reason = VersionState.QUARANTINED.value, reason
-                audit.append(session, tenant, caller, "version.quarantine", str(name), reason=reason)
-                await changes.record(session, Change(Kind.ADAPTER, row.adapter_id))
-            return row
-
     async def _adapter(self, caller: Caller, name: AdapterName) -> tuple[VerifiedTenantId, str]:
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
@@ -200,16 +244,17 @@ class VersionService:
         tenant, adapter_id = await self._adapter(caller, name)
         async with self._database.read() as session:
             row = await bases.find(session, base)
+            owner, _ = await open_tenant(session, caller, name.tenant)
         if row is None:
             raise InvalidRequest.field("base", f"models/{base} is not registered; ListBaseModels lists those that are")
-        return _Place(tenant, adapter_id, row)
+        return _Place(tenant, adapter_id, row, tuple(owner.import_prefixes or ()))
 
     async def _replayed(self, key: RequestKey, tenant: VerifiedTenantId, name: AdapterName) -> AdapterVersion | None:
         async with self._database.read() as session:
             subject = await replay(session, key)
             if subject is None:
                 return None
-            return _answer(await _find(session, tenant, AdapterName(name.tenant, name.adapter, version=int(subject))))
+            return _answer(await find(session, tenant, AdapterName(name.tenant, name.adapter, version=int(subject))))
 
     async def _examine(self, folder: Path, base: BaseModel, expected_sha256: str, attempt: Attempt) -> Candidate:
         files = await asyncio.to_thread(scan_directory, folder)
@@ -229,11 +274,21 @@ class VersionService:
         return Candidate(sha256, files, report)
 
     async def _commit(
-        self, caller: Caller, key: RequestKey, place: _Place, name: AdapterName, candidate: Candidate
+        self,
+        caller: Caller,
+        key: RequestKey,
+        place: _Place,
+        name: AdapterName,
+        candidate: Candidate,
+        folder: Path,
+        source_uri: str | None,
     ) -> AdapterVersion:
         report = candidate.report
         state = VersionState.READY if report.ok else VersionState.REJECTED
         async with self._database.write() as session:
+            if report.ok:
+                await content.lock_content(session, candidate.sha256)
+                await self._keep(candidate, folder)
             number = await repository.next_number(session, place.tenant, place.adapter_id)
             row = await repository.insert_version(
                 session,
@@ -249,26 +304,26 @@ class VersionService:
                 state_reason="" if report.ok else report.error().message[:REASON_MAX],
                 created_by=caller.key_id,
                 accepted=report.accepted,
+                source_uri=source_uri,
             )
             async with unique(session, f"request_id: {key.request_id!r} is in use by another request; use a new one"):
                 remember(session, key, str(number))
             subject = f"{name.bare}/versions/{number}"
             audit.append(session, place.tenant, caller, "version.create", subject, state=state, sha256=row.sha256)
             await changes.record(session, Change(Kind.ADAPTER, place.adapter_id))
-            return await _find(session, place.tenant, AdapterName(name.tenant, name.adapter, version=number))
+            return await find(session, place.tenant, AdapterName(name.tenant, name.adapter, version=number))
+
+    async def _keep(self, candidate: Candidate, folder: Path) -> None:
+        """A purge of equal bytes may have destroyed the objects since they were put; from here on it waits."""
+        for file in candidate.files:
+            key = f"{candidate.prefix}/{file.path}"
+            if not await self._store.exists(key):
+                await self._store.put_file(key, folder / file.path)
 
 
 def _attempt_of(tenant: VerifiedTenantId, adapter_id: str, upload_id: str) -> str:
     """Names an upload together with whose it is."""
     return f"{tenant}/{adapter_id}/{upload_id}"
-
-
-async def _find(session: Any, tenant: VerifiedTenantId, name: AdapterName) -> AdapterVersion:
-    assert name.version is not None
-    row = await repository.find_version(session, tenant, name.adapter, name.version)
-    if row is None:
-        raise not_visible()
-    return row
 
 
 def _answer(row: AdapterVersion) -> AdapterVersion:
@@ -283,4 +338,4 @@ def _answer(row: AdapterVersion) -> AdapterVersion:
     )
 
 
-__all__ = ["ObjectSink", "VersionService"]
+__all__ = ["Importer", "ObjectSink", "VersionService"]

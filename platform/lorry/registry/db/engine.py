@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session
 
 from lorry.errors import StaleEtag, Unavailable
 
@@ -52,6 +53,10 @@ def _sqlite_begin(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
+class WriteSession(Session):
+    """Beneath what ``Database.write`` gives: what is due at every commit (``lorry.registry.audit``) listens to it."""
+
+
 class Database:
     """Sessions of one registry. ``read`` never writes; ``write`` commits at the end or rolls back whole.
 
@@ -62,7 +67,9 @@ class Database:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self._read = async_sessionmaker(engine, expire_on_commit=False)
-        self._write = async_sessionmaker(engine.execution_options(lorry_write=True), expire_on_commit=False)
+        self._write = async_sessionmaker(
+            engine.execution_options(lorry_write=True), expire_on_commit=False, sync_session_class=WriteSession
+        )
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
@@ -96,4 +103,4 @@ def open_database(url: str) -> Database:
     return Database(create_engine(url))
 
 
-__all__ = ["Database", "async_url", "create_engine", "open_database"]
+__all__ = ["Database", "WriteSession", "async_url", "create_engine", "open_database"]

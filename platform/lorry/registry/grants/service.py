@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.errors import InvalidRequest
@@ -17,6 +19,13 @@ from lorry.registry.grants import repository
 from lorry.registry.names import AdapterName, BaseName, parse_model
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.tenants.repository import open_tenant
+
+
+class PinMode(StrEnum):
+    """HARD: no name of the adapter means another version. DEFAULT: its bare name alone means the pinned one."""
+
+    HARD = "HARD"
+    DEFAULT = "DEFAULT"
 
 
 class GrantService:
@@ -64,25 +73,37 @@ class GrantService:
             _, tenant = await open_tenant(session, caller, tenant_name)
             return page.page(await repository.list_newest_first(session, tenant, page), lambda row: row.id)
 
-    async def set_pin(self, caller: Caller, tenant_name: str, version: AdapterName) -> Pin:
-        """Needs an active grant on the adapter and a READY version."""
+    async def set_pin(
+        self, caller: Caller, tenant_name: str, version: AdapterName, mode: PinMode = PinMode.HARD
+    ) -> Pin:
+        """In place of any other on the same adapter; an equal one is answered as it is. Needs an active grant on the
+        adapter, and a READY or DEPRECATED version."""
         require_owner(caller, "set pins")
         assert version.version is not None
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             adapter = await adapters.find_by_name(session, version.tenant, version.adapter)
             granted = adapter and await repository.find_active(session, tenant, adapter.id, None)
-            if adapter is None or granted is None:
+            if adapter is None or granted is None or adapter.deleted_at is not None:
                 raise not_visible()
-            await adapters.require_ready(session, adapter, version.version)
-            pin = await repository.find_pin(session, tenant, adapter.id)
+            await adapters.require_servable(session, adapter, version.version)
+            pin = await repository.lock_pin(session, tenant, adapter.id)
             if pin is None:
-                pin = Pin(tenant_id=tenant, adapter_id=adapter.id, number=version.version, created_by=caller.key_id)
+                pin = Pin(tenant_id=tenant, adapter_id=adapter.id)
                 session.add(pin)
-            pin.number, pin.created_by = version.version, caller.key_id
-            audit.append(session, tenant, caller, "pin.set", f"tenants/{tenant_name}", version=str(version))
+            elif (pin.number, pin.mode) == (version.version, mode):
+                return pin
+            pin.number, pin.mode, pin.created_at, pin.created_by = version.version, mode.value, utcnow(), caller.key_id
+            audit.append(session, tenant, caller, "pin.set", f"tenants/{tenant_name}", version=str(version), mode=mode)
             await changes.record(session, Change(Kind.PIN, f"{tenant}/{adapter.id}"))
             return pin
+
+    async def list_pins(self, caller: Caller, tenant_name: str, page: PageRequest) -> Page[Pin]:
+        """By adapter, each with it and its tenant. A pin stays without its grant, and is in force again with it."""
+        require_owner(caller, "list pins")
+        async with self._database.read() as session:
+            _, tenant = await open_tenant(session, caller, tenant_name)
+            return page.page(await repository.list_pins(session, tenant, page), repository.pin_key)
 
     async def clear_pin(self, caller: Caller, tenant_name: str, name: AdapterName) -> None:
         """Idempotent."""
@@ -90,11 +111,12 @@ class GrantService:
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             adapter = await adapters.find_by_name(session, name.tenant, name.adapter)
-            pin = adapter and await repository.find_pin(session, tenant, adapter.id)
+            pin = None if adapter is None else await repository.lock_pin(session, tenant, adapter.id)
             if adapter is None or pin is None:
                 return
+            was = f"{name.bare}/versions/{pin.number}"
             await session.delete(pin)
-            audit.append(session, tenant, caller, "pin.clear", f"tenants/{tenant_name}", adapter=name.bare)
+            audit.append(session, tenant, caller, "pin.clear", f"tenants/{tenant_name}", adapter=name.bare, version=was)
             await changes.record(session, Change(Kind.PIN, f"{tenant}/{adapter.id}"))
 
     async def _resource(self, session: AsyncSession, caller: Caller, name: str) -> tuple[str | None, str | None]:
@@ -109,7 +131,7 @@ class GrantService:
         if isinstance(parsed, AdapterName) and parsed.version is None and not parsed.alias:
             _, owner = await open_tenant(session, caller, parsed.tenant)
             found = await adapters.find_adapter(session, owner, parsed.adapter)
-            if found is None:
+            if found is None or found.deleted_at is not None:
                 raise not_visible()
             return found.id, None
         raise InvalidRequest.field(
@@ -117,4 +139,4 @@ class GrantService:
         )
 
 
-__all__ = ["GrantService"]
+__all__ = ["GrantService", "PinMode"]

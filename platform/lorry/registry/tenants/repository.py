@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload
+from sqlalchemy.orm.attributes import set_committed_value
 
 from lorry.ids import TenantId
 from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, verify_tenant
@@ -15,6 +16,8 @@ from lorry.registry.db.base import new_id
 from lorry.registry.db.tables import ApiKey, Principal, Tenant
 from lorry.registry.keys import NewKey
 from lorry.registry.paging import PageRequest
+
+_KEY = (joinedload(ApiKey.principal), joinedload(ApiKey.use))
 
 
 async def find_tenant(session: AsyncSession, name: str) -> Tenant | None:
@@ -29,6 +32,12 @@ async def open_tenant(session: AsyncSession, caller: Caller, name: str) -> tuple
     if row is None:
         raise not_visible()
     return row, verify_tenant(caller, TenantId(row.id))
+
+
+async def lock_tenant(session: AsyncSession, tenant: VerifiedTenantId) -> Tenant:
+    """Its row as it is now; nobody else changes it until the transaction's end."""
+    query = select(Tenant).where(Tenant.id == tenant).with_for_update(key_share=True)
+    return (await session.execute(query.execution_options(populate_existing=True))).scalar_one()
 
 
 async def list_tenants(session: AsyncSession, page: PageRequest) -> Sequence[Tenant]:
@@ -74,27 +83,23 @@ async def insert_key(
     )
     session.add(row)
     await session.flush()
+    set_committed_value(row, "use", None)
     return row
 
 
 async def list_keys(session: AsyncSession, tenant: VerifiedTenantId, page: PageRequest) -> Sequence[ApiKey]:
-    query = (
-        select(ApiKey)
-        .options(joinedload(ApiKey.principal))
-        .where(ApiKey.tenant_id == tenant, ApiKey.id > page.after)
-        .order_by(ApiKey.id)
-        .limit(page.size + 1)
-    )
-    return (await session.execute(query)).scalars().all()
+    """By id, with principal and last use; those that ended too."""
+    query = select(ApiKey).options(*_KEY).where(ApiKey.tenant_id == tenant, ApiKey.id > page.after)
+    return (await session.execute(query.order_by(ApiKey.id).limit(page.size + 1))).scalars().all()
 
 
-async def find_key(session: AsyncSession, tenant: VerifiedTenantId, key_id: str) -> ApiKey | None:
-    query = select(ApiKey).options(joinedload(ApiKey.principal)).where(ApiKey.tenant_id == tenant, ApiKey.id == key_id)
-    return (await session.execute(query)).scalar_one_or_none()
+async def lock_key(session: AsyncSession, tenant: VerifiedTenantId, key_id: str) -> ApiKey | None:
+    """With principal and last use; nobody else changes it until the transaction's end."""
+    query = select(ApiKey).options(*_KEY).where(ApiKey.tenant_id == tenant, ApiKey.id == key_id)
+    return (await session.execute(query.with_for_update(key_share=True, of=ApiKey))).scalar_one_or_none()
 
 
 __all__ = [
-    "find_key",
     "find_principal",
     "find_tenant",
     "get_tenant",
@@ -103,5 +108,7 @@ __all__ = [
     "insert_tenant",
     "list_keys",
     "list_tenants",
+    "lock_key",
+    "lock_tenant",
     "open_tenant",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import datetime
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 
 from lorry.errors import FailedPrecondition, InvalidRequest
 from lorry.registry import audit, changes
@@ -13,14 +13,23 @@ from lorry.registry.db.base import utcnow
 from lorry.registry.db.conflicts import unique
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import ApiKey, Tenant
+from lorry.registry.etags import check_etag, etag_of
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.keys import Peppers
 from lorry.registry.names import DISPLAY_NAME_MAX, check_part, check_text
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.s3uris import check_prefixes
 from lorry.registry.tenants import repository
 
 PLATFORM_TENANT = "platform"
 """The tenant of the platform's administrators, made at first start."""
+
+UPDATABLE = ("display_name", "suspended", "import_prefixes")
+OVERLAP_MAX = timedelta(days=30)
+
+
+def tenant_etag(row: Tenant) -> str:
+    return etag_of("tenant", row.id, row.revision)
 
 
 class TenantService:
@@ -57,28 +66,45 @@ class TenantService:
             return page.page(await repository.list_tenants(session, page), lambda row: row.name)
 
     async def update(
-        self, caller: Caller, name: str, fields: Collection[str], *, display_name: str = "", suspended: bool = False
+        self,
+        caller: Caller,
+        name: str,
+        fields: Collection[str],
+        *,
+        display_name: str = "",
+        suspended: bool = False,
+        import_prefixes: Sequence[str] = (),
+        etag: str = "",
     ) -> Tenant:
-        """Sets those of ``display_name`` and ``suspended`` that ``fields`` names."""
+        """Sets those of ``display_name``, ``suspended`` and ``import_prefixes`` that ``fields`` names. Raises StaleEtag
+        where ``etag`` is given and not the current one."""
         require_admin(caller, "change tenants")
-        unknown = sorted(set(fields) - {"display_name", "suspended"})
+        unknown = sorted(set(fields) - set(UPDATABLE))
         if unknown or not fields:
-            raise InvalidRequest.field("update_mask", f"{unknown} cannot be set; use display_name, suspended")
+            raise InvalidRequest.field("update_mask", f"{unknown} cannot be set; use {', '.join(UPDATABLE)}")
+        check_text("display_name", display_name, DISPLAY_NAME_MAX)
+        prefixes = check_prefixes("import_prefixes", import_prefixes)
+        if "suspended" in fields and suspended and name == PLATFORM_TENANT:
+            raise FailedPrecondition(f"suspended: tenant {name!r} administers the platform; it cannot be")
         async with self._database.write() as session:
-            row, tenant = await repository.open_tenant(session, caller, name)
+            _, tenant = await repository.open_tenant(session, caller, name)
+            row = await repository.lock_tenant(session, tenant)
+            check_etag(etag, tenant_etag(row))
+            said: dict[str, object] = {"fields": sorted(set(fields))}
             if "display_name" in fields:
-                row.display_name = check_text("display_name", display_name, DISPLAY_NAME_MAX)
+                row.display_name = display_name
             if "suspended" in fields:
-                if suspended and name == PLATFORM_TENANT:
-                    raise FailedPrecondition(f"suspended: tenant {name!r} administers the platform; it cannot be")
-                row.suspended = suspended
-            audit.append(session, tenant, caller, "tenant.update", f"tenants/{name}", fields=sorted(fields))
+                row.suspended = said["suspended"] = suspended
+            if "import_prefixes" in fields:
+                row.import_prefixes = said["import_prefixes"] = prefixes
+            row.revision += 1
+            audit.append(session, tenant, caller, "tenant.update", f"tenants/{name}", **said)
             await changes.record(session, Change(Kind.TENANT, row.id))
             return row
 
 
 class KeyService:
-    """API keys. As TenantService for errors."""
+    """API keys: an owner's own tenant's, an administrator's everybody's. As TenantService for errors."""
 
     def __init__(self, database: Database, peppers: Peppers) -> None:
         self._database = database
@@ -87,16 +113,17 @@ class KeyService:
     async def create(
         self, caller: Caller, tenant_name: str, principal: str, role: str, expires_at: datetime | None = None
     ) -> tuple[ApiKey, str]:
-        """The row and the key's text, which is kept nowhere."""
-        require_admin(caller, "create API keys")
+        """The row and the key's text, which is kept nowhere. A role above the caller's own is RoleTooLow."""
+        require_owner(caller, "create API keys")
+        if role == Role.PLATFORM_ADMIN:
+            require_admin(caller, "make platform administrators")
         check_part("principal", principal)
         if (role == Role.PLATFORM_ADMIN) != (tenant_name == PLATFORM_TENANT) or role not in set(Role):
             raise InvalidRequest.field(
                 "role", f"{role!r} is not one for tenant {tenant_name!r}; use owner or member, platform_admin for "
                 f"{PLATFORM_TENANT!r} alone"
             )  # fmt: skip
-        if expires_at is not None and expires_at <= utcnow():
-            raise InvalidRequest.field("expire_time", f"{expires_at.isoformat()} is past; use a later one, or none")
+        _check_expiry(expires_at)
         async with self._database.write() as session:
             _, tenant = await repository.open_tenant(session, caller, tenant_name)
             owner = await repository.find_principal(session, tenant, principal)
@@ -113,7 +140,43 @@ class KeyService:
             await changes.record(session, Change(Kind.API_KEY, row.id))
             return row, key.text
 
+    async def rotate(
+        self,
+        caller: Caller,
+        tenant_name: str,
+        key_id: str,
+        overlap: timedelta = timedelta(0),
+        expires_at: datetime | None = None,
+    ) -> tuple[ApiKey, str]:
+        """A new key of the same principal, with its text; the old one ends after ``overlap`` (0 to 30 days) or when it
+        would have by itself, whichever is earlier. Without an overlap it is revoked, so that no gateway's clock that is
+        behind lets it live on. Raises FailedPrecondition for a key that is revoked or expired."""
+        require_owner(caller, "rotate API keys")
+        if not timedelta(0) <= overlap <= OVERLAP_MAX:
+            raise InvalidRequest.field("overlap", f"{overlap} is out of range; use 0 to {OVERLAP_MAX.days} days")
+        _check_expiry(expires_at)
+        async with self._database.write() as session:
+            _, tenant = await repository.open_tenant(session, caller, tenant_name)
+            old = await repository.lock_key(session, tenant, key_id)
+            if old is None:
+                raise not_visible()
+            name, now = f"tenants/{tenant_name}/apiKeys/{key_id}", utcnow()
+            if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+                ended = "expired" if old.revoked_at is None else "revoked"
+                raise FailedPrecondition(f"name: {name} is {ended}; use CreateApiKey")
+            end = now + overlap
+            old.expires_at = end if old.expires_at is None else min(old.expires_at, end)
+            if not overlap:
+                old.revoked_at = now
+            key = self._peppers.new_key()
+            row = await repository.insert_key(session, tenant, old.principal, key, expires_at)
+            said = {"new_key": row.id, "old_key_ends": old.expires_at.isoformat()}
+            audit.append(session, tenant, caller, "key.rotate", name, **said)
+            await changes.record(session, Change(Kind.API_KEY, old.id), Change(Kind.API_KEY, row.id))
+            return row, key.text
+
     async def list(self, caller: Caller, tenant_name: str, page: PageRequest) -> Page[ApiKey]:
+        """Those that ended too."""
         require_owner(caller, "list API keys")
         async with self._database.read() as session:
             _, tenant = await repository.open_tenant(session, caller, tenant_name)
@@ -121,10 +184,10 @@ class KeyService:
 
     async def revoke(self, caller: Caller, tenant_name: str, key_id: str) -> ApiKey:
         """Idempotent: the first revocation's time stays."""
-        require_admin(caller, "revoke API keys")
+        require_owner(caller, "revoke API keys")
         async with self._database.write() as session:
             _, tenant = await repository.open_tenant(session, caller, tenant_name)
-            row = await repository.find_key(session, tenant, key_id)
+            row = await repository.lock_key(session, tenant, key_id)
             if row is None:
                 raise not_visible()
             if row.revoked_at is None:
@@ -134,4 +197,9 @@ class KeyService:
             return row
 
 
-__all__ = ["PLATFORM_TENANT", "KeyService", "TenantService"]
+def _check_expiry(expires_at: datetime | None) -> None:
+    if expires_at is not None and expires_at <= utcnow():
+        raise InvalidRequest.field("expire_time", f"{expires_at.isoformat()} is past; use a later one, or none")
+
+
+__all__ = ["OVERLAP_MAX", "PLATFORM_TENANT", "KeyService", "TenantService", "tenant_etag"]

@@ -48,6 +48,7 @@ class ApiKey(Model):
     expires_at: Mapped[datetime | None] = mapped_column(default=None)
     revoked_at: Mapped[datetime | None] = mapped_column(default=None)
     principal: Mapped[Principal] = relationship(lazy="raise")
+    use: Mapped[KeyUse | None] = relationship(lazy="raise", viewonly=True)
 
 
 class KeyUse(Model):

@@ -95,7 +95,7 @@ class AuditEvent(Model):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
     actor_key_id: Mapped[str] = mapped_column(ID)
     action: Mapped[str] = mapped_column(String(60))
-    subject: Mapped[str] = mapped_column(String(200))
+    subject: Mapped[str] = mapped_column(String(256))
     details: Mapped[dict[str, Any]] = mapped_column(JSON)
     created_at: Mapped[datetime] = mapped_column(default=utcnow)
     sequence: Mapped[int | None] = mapped_column(BigInteger, default=None)

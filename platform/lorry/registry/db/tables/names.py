@@ -22,17 +22,25 @@ class Alias(Model):
 
 class AliasRevision(Model):
     """One immutable row per revision: ``number`` gets what the canary does not. Keys hold both to versions of the
-    alias's own adapter. A ``deleted`` one resolves to nothing and repeats the number before it."""
+    alias's own adapter. A ``deleted`` one resolves to nothing and repeats the number before it.
+
+    ``origin`` is the revision that set ``number``, where this one did not: it changed a canary or went back. Null: this
+    one did. What the alias pointed at before is the row before its origin."""
 
     __tablename__ = "alias_revision"
     __table_args__ = (
         ForeignKeyConstraint(["adapter_id", "name"], ["alias.adapter_id", "alias.name"]),
         ForeignKeyConstraint(["adapter_id", "number"], ["adapter_version.adapter_id", "adapter_version.number"]),
         ForeignKeyConstraint(["adapter_id", "canary_number"], ["adapter_version.adapter_id", "adapter_version.number"]),
+        ForeignKeyConstraint(
+            ["adapter_id", "name", "origin"],
+            ["alias_revision.adapter_id", "alias_revision.name", "alias_revision.revision"],
+        ),
         CheckConstraint("revision > 0", name="revision_positive"),
+        CheckConstraint("origin < revision", name="origin_before"),
         CheckConstraint(
-            "(canary_number IS NULL AND canary_permille = 0) OR "
-            "(canary_number <> number AND canary_permille > 0 AND canary_permille < 1000)",
+            "(canary_number IS NULL AND canary_permille = 0) OR (canary_number IS NOT NULL AND canary_number <> number "
+            "AND canary_permille > 0 AND canary_permille < 1000)",
             name="canary",
         ),
     )
@@ -43,6 +51,7 @@ class AliasRevision(Model):
     canary_number: Mapped[int | None] = mapped_column(Integer, default=None)
     canary_permille: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     deleted: Mapped[bool] = mapped_column(default=False, server_default=false())
+    origin: Mapped[int | None] = mapped_column(Integer, default=None)
     created_at: Mapped[datetime] = mapped_column(default=utcnow)
     created_by: Mapped[str] = mapped_column(ID)
 

@@ -66,6 +66,7 @@ class Pin(Model):
     mode: Mapped[str] = mapped_column(String(8), default="HARD", server_default="HARD")
     created_at: Mapped[datetime] = mapped_column(default=utcnow)
     created_by: Mapped[str] = mapped_column(ID)
+    adapter: Mapped[Adapter] = relationship(lazy="raise", viewonly=True)
 
 
 __all__ = ["Grant", "Pin"]

@@ -1,0 +1,52 @@
+"""The engines behind this platform, as the admin services see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lorry.adapters.manifest import AdapterRef
+from lorry.engine.contract import EngineClient, EngineInfo, Forgotten, Whereabouts
+from lorry.errors import EngineUnavailable
+from lorry.ids import AdapterDigest, BaseDigest
+from lorry.registry.adapters.lifecycle import Purged
+
+
+class EngineReplicas:
+    """Every method raises EngineUnavailable where an engine that it needs does not answer."""
+
+    def __init__(self, engines: Sequence[EngineClient]) -> None:
+        self._engines = tuple(engines)
+
+    async def forget(self, sha256: str, shared: bool) -> dict[str, Purged]:
+        """As ``lorry.registry.adapters.lifecycle.Replicas``: all engines, whatever their base."""
+        found: dict[str, Purged] = {}
+        for engine in self._engines:
+            info = await engine.info()
+            found[info.replica] = _purged(await engine.forget(AdapterDigest(sha256), shared))
+        return found
+
+    async def whereabouts(self, base: str, ref: AdapterRef) -> list[tuple[str, Whereabouts]]:
+        """On each engine that serves the base, with its replica's name."""
+        return [(info.replica, await engine.whereabouts(ref.digest)) for engine, info in await self._serving(base)]
+
+    async def preload(self, base: str, ref: AdapterRef, wait_s: float) -> None:
+        for engine, _ in await self._serving(base):
+            await engine.preload(ref, wait_s)
+
+    async def evict(self, base: str, ref: AdapterRef) -> None:
+        for engine, _ in await self._serving(base):
+            await engine.evict(ref.digest)
+
+    async def _serving(self, base: str) -> list[tuple[EngineClient, EngineInfo]]:
+        known = [(engine, await engine.info()) for engine in self._engines]
+        found = [(engine, info) for engine, info in known if info.base == BaseDigest(base)]
+        if not found:
+            raise EngineUnavailable("no engine serves the version's base now; try again", retry_after_s=1.0)
+        return found
+
+
+def _purged(found: Forgotten) -> Purged:
+    return Purged(found.disk_bytes, found.host_bytes, found.device_slots, found.kv_pages)
+
+
+__all__ = ["EngineReplicas"]

@@ -1,0 +1,92 @@
+"""AdapterAdminService's methods on an adapter's life and on where its bytes are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+
+from lorry.api.v1 import adapter_admin_pb2 as pb
+from lorry.api.v1 import adapter_admin_pb2_grpc as pb_grpc
+from lorry.errors import InvalidRequest
+from lorry.registry.adapters.lifecycle import LifecycleService
+from lorry.registry.adapters.service import AdapterService
+from lorry.registry.adapters.versions import VersionService
+from lorry.registry.names import parse_adapter, parse_version
+from lorry_admin import messages
+from lorry_admin.access import Access
+from lorry_admin.engines import EngineReplicas
+
+Context = grpc.aio.ServicerContext[Any, Any]
+PRELOAD_S = 30.0
+PRELOAD_MAX_S = 600.0
+
+
+class LifecycleAdmin(pb_grpc.AdapterAdminServiceServicer):
+    """A part of ``AdapterAdmin``, which sets the fields."""
+
+    _access: Access
+    _adapters: AdapterService
+    _versions: VersionService
+    _lifecycle: LifecycleService
+    _engines: EngineReplicas
+
+    async def UpdateAdapter(self, request: pb.UpdateAdapterRequest, context: Context) -> pb.Adapter:
+        caller = await self._access.caller(context)
+        wanted = request.adapter
+        name = parse_adapter("adapter.name", wanted.name)
+        row = await self._adapters.update(
+            caller, name, request.update_mask.paths, display_name=wanted.display_name, etag=wanted.etag
+        )
+        return messages.adapter(name.tenant, row)
+
+    async def DeleteAdapter(self, request: pb.DeleteAdapterRequest, context: Context) -> pb.Adapter:
+        caller = await self._access.caller(context)
+        name = parse_adapter("name", request.name)
+        return messages.adapter(name.tenant, await self._lifecycle.delete(caller, name, request.etag))
+
+    async def UndeleteAdapter(self, request: pb.UndeleteAdapterRequest, context: Context) -> pb.Adapter:
+        caller = await self._access.caller(context)
+        name = parse_adapter("name", request.name)
+        return messages.adapter(name.tenant, await self._lifecycle.undelete(caller, name, request.etag))
+
+    async def PurgeAdapter(self, request: pb.PurgeAdapterRequest, context: Context) -> pb.PurgeReceipt:
+        caller = await self._access.caller(context)
+        name = parse_adapter("name", request.name)
+        return messages.receipt(name.tenant, await self._lifecycle.purge(caller, name, request.etag))
+
+    async def DeprecateAdapterVersion(
+        self, request: pb.DeprecateAdapterVersionRequest, context: Context
+    ) -> pb.AdapterVersion:
+        caller = await self._access.caller(context)
+        name = parse_version("name", request.name)
+        return messages.version(name.bare, await self._versions.deprecate(caller, name, request.reason), full=True)
+
+    async def PreloadAdapterVersion(self, request: pb.PreloadAdapterVersionRequest, context: Context) -> pb.Residency:
+        caller = await self._access.caller(context)
+        name = parse_version("name", request.name)
+        wait_s = request.wait.ToNanoseconds() / 1e9 if request.HasField("wait") else PRELOAD_S
+        if not 0 < wait_s <= PRELOAD_MAX_S:
+            raise InvalidRequest.field("wait", f"{wait_s:g} s; use more than 0 and at most {PRELOAD_MAX_S:g}")
+        ref, base = await self._versions.servable(caller, name)
+        await self._engines.preload(base, ref, wait_s)
+        found = await self._engines.whereabouts(base, ref)
+        return messages.residency(name, found, running=caller.admin)
+
+    async def EvictAdapterVersion(self, request: pb.EvictAdapterVersionRequest, context: Context) -> pb.Residency:
+        caller = await self._access.caller(context)
+        name = parse_version("name", request.name)
+        ref, base = await self._versions.servable(caller, name)
+        await self._engines.evict(base, ref)
+        found = await self._engines.whereabouts(base, ref)
+        return messages.residency(name, found, running=caller.admin)
+
+    async def GetResidency(self, request: pb.GetResidencyRequest, context: Context) -> pb.Residency:
+        caller = await self._access.caller(context)
+        name = parse_version("name", request.name)
+        ref, base = await self._versions.servable(caller, name)
+        found = await self._engines.whereabouts(base, ref)
+        return messages.residency(name, found, running=caller.admin)
+
+
+__all__ = ["PRELOAD_MAX_S", "PRELOAD_S", "LifecycleAdmin"]

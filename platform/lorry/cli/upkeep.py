@@ -1,0 +1,88 @@
+"""What a platform does by itself beside serving: due purges, and saying how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import lorry
+from lorry.engine.contract import EngineClient
+from lorry.errors import LorryError
+from lorry.gateway.server import GatewayServer
+from lorry.registry.adapters.lifecycle import LifecycleService
+from lorry.registry.fleet.service import Doing, FleetService, ReplicaKind, Sighting
+from lorry.registry.snapshot import Snapshot
+
+PURGE_S = 600.0
+REPORT_S = 2.0
+"""A gateway that an operator drains has heard of it by then."""
+_log = logging.getLogger(__name__)
+
+
+class Epochs(Protocol):
+    def current(self) -> Snapshot: ...
+
+
+async def purging(lifecycle: LifecycleService) -> None:
+    """Until it is cancelled."""
+    while True:
+        try:
+            await lifecycle.purge_due()
+        except LorryError as error:
+            _log.warning("what is due to be purged cannot be looked up: %s", error)
+        except Exception:  # tried again next time
+            _log.exception("what is due to be purged could not be")
+        await asyncio.sleep(PURGE_S)
+
+
+async def reporting(
+    fleet: FleetService, server: GatewayServer, source: Epochs, engines: Sequence[EngineClient]
+) -> None:
+    """The gateway and the engines behind it, to the registry, and a drain back to the gateway. Until it is
+    cancelled."""
+    gateway = replica_name("gateway", socket.gethostname(), server.port)
+    seen: dict[EngineClient, Sighting] = {}
+    while True:
+        try:
+            server.hold(await fleet.report(_gateway(gateway, server, source)))
+            for engine in engines:
+                seen[engine] = await _engine(engine, seen.get(engine))
+                if seen[engine].name:
+                    await fleet.report(seen[engine])
+        except LorryError as error:
+            _log.warning("the registry was not told how this platform is: %s", error)
+        except Exception:  # an observation; tried again soon
+            _log.exception("the registry could not be told how this platform is")
+        await asyncio.sleep(REPORT_S)
+
+
+def replica_name(kind: str, host: str, port: int) -> str:
+    """A name of the registry's grammar for a process on a host."""
+    plain = re.sub(r"[^a-z0-9]+", "-", host.lower()).strip("-")
+    return "-".join(part for part in (kind, plain[:40].strip("-"), str(port)) if part)
+
+
+def _gateway(name: str, server: GatewayServer, source: Epochs) -> Sighting:
+    doing = Doing.DRAINING if server.draining else Doing.SERVING
+    build, epoch = f"lorry {lorry.__version__}", source.current().epoch
+    return Sighting(name, ReplicaKind.GATEWAY, doing, server.address, build, epoch=epoch, running=len(server.live))
+
+
+async def _engine(engine: EngineClient, before: Sighting | None) -> Sighting:
+    """One that does not answer is DOWN, if it is known at all."""
+    try:
+        info, state = await engine.info(), await engine.state()
+    except LorryError:
+        return replace(before or _UNKNOWN, doing=Doing.DOWN, running=0)
+    build, running = info.engine_build[:80], int(state.get("live", 0))
+    return Sighting(info.replica, ReplicaKind.ENGINE, Doing.SERVING, "", build, info.base, running=running)
+
+
+_UNKNOWN = Sighting("", ReplicaKind.ENGINE, Doing.DOWN)
+
+__all__ = ["PURGE_S", "REPORT_S", "Epochs", "purging", "replica_name", "reporting"]

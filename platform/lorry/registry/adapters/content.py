@@ -1,0 +1,50 @@
+"""SQL on the bytes behind versions: whose they are, and that nobody registers while they are destroyed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import joinedload, selectinload
+
+from lorry.registry.db.tables import Adapter, AdapterVersion
+from lorry.registry.entries import VersionState
+
+
+async def lock_content(session: AsyncSession, sha256: str) -> None:
+    """Until the transaction ends nobody else passes here with the same digest. On SQLite its one writer is enough."""
+    if session.get_bind().dialect.name == "postgresql":
+        await session.execute(
+            select(func.pg_advisory_xact_lock(int.from_bytes(bytes.fromhex(sha256[:16]), signed=True)))
+        )
+
+
+async def others_have(session: AsyncSession, adapter_id: str, sha256: str) -> bool:
+    """Whether a version of another adapter, of whatever tenant, stands on the same bytes. For the purge alone, which
+    tells nobody."""
+    query = select(AdapterVersion.id).where(
+        AdapterVersion.sha256 == sha256,
+        AdapterVersion.adapter_id != adapter_id,
+        AdapterVersion.purged_at.is_(None),
+        AdapterVersion.state != VersionState.REJECTED.value,
+    )
+    return (await session.execute(query.limit(1))).first() is not None
+
+
+async def versions_of(session: AsyncSession, adapter_id: str) -> Sequence[AdapterVersion]:
+    """All of them, with their files, by number."""
+    query = select(AdapterVersion).where(AdapterVersion.adapter_id == adapter_id)
+    query = query.options(selectinload(AdapterVersion.files)).order_by(AdapterVersion.number)
+    return (await session.execute(query)).scalars().all()
+
+
+async def due_for_purge(session: AsyncSession, now: datetime, limit: int) -> Sequence[Adapter]:
+    """Deleted adapters whose time is up, of every tenant, with their tenants."""
+    query = select(Adapter).options(joinedload(Adapter.tenant)).order_by(Adapter.purge_at).limit(limit)
+    query = query.where(Adapter.purge_at <= now, Adapter.deleted_at.is_not(None), Adapter.purged_at.is_(None))
+    return (await session.execute(query)).scalars().all()
+
+
+__all__ = ["due_for_purge", "lock_content", "others_have", "versions_of"]

@@ -1,0 +1,1 @@
+"""Gateways and engines as they were seen last: observations, never authority."""

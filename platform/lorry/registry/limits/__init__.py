@@ -1,0 +1,1 @@
+"""Quotas: how much a tenant may use, or how much of one adapter."""
