@@ -29,11 +29,11 @@ from peft_baseline import PeftBaseline, quantile
 from rich.console import Console
 from rich.table import Table
 
-from lorry.cli.admin import AdminClient
 from lorry.cli.homes import Home
 from lorry.cli.model import prepare_smollm2
 from lorry.cli.platform import Platform, Settings
 from lorry.client import AsyncClient
+from lorry.client.admin import AdminClient
 from lorry.config import GatewayConfig, lorry_home
 
 BASE, TENANT = "bench-base", "bench"

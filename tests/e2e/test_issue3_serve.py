@@ -23,7 +23,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lorry.api.v1 import generate_pb2_grpc
-from lorry.cli.admin import AdminClient
+from lorry.client.admin import AdminClient
 from tests.e2e.calls import Answer, read_stream
 from tests.e2e.random_base import BASE, Files, ask_ids, ids_of
 from tests.e2e.world import bearer
@@ -98,7 +98,7 @@ async def serving(files: Files, home: Path, *flags: str) -> AsyncIterator[Served
     words = ["serve", "--base", str(files.base_dir), "--home", str(home), "--dtype", "float32"]
     child = await asyncio.create_subprocess_exec(
         LORRY,
-        *(*words, "--port", str(port), "--ops-port", "0", *flags),
+        *(*words, "--port", str(port), "--ops-port", "0", "--http-port", "0", *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -290,6 +290,7 @@ BAD = [
     ("--context-tokens", "0"),
     ("--dtype", "int8"),
     ("--ops-port", "70000"),
+    ("--http-port", "70000"),
     ("--port", "-1"),
 ]
 

@@ -19,9 +19,9 @@ from lorry.api.v1 import adapter_admin_pb2 as adapters
 from lorry.api.v1 import adapter_admin_pb2_grpc, generate_pb2_grpc, tenant_admin_pb2_grpc
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import tenant_admin_pb2 as tenants
-from lorry.cli.admin import AdminClient
 from lorry.cli.homes import Home
 from lorry.cli.platform import Platform, Settings
+from lorry.client.admin import AdminClient
 from lorry.config import GatewayConfig, MemoryConfig, OpsConfig, RestartConfig, SchedulerConfig
 from lorry.errors import LorryError
 from tests.e2e.calls import Answer, read_stream, read_unary

@@ -5,7 +5,10 @@ from __future__ import annotations
 from tests.mutants import (
     device,
     files,
+    forms,
     front,
+    hotpath,
+    http,
     kernels_attention,
     kernels_fused,
     kernels_gate,
@@ -13,6 +16,8 @@ from tests.mutants import (
     memory,
     names,
     paged,
+    records,
+    tenancy,
     texts,
 )
 from tests.mutants.guard import Guard
@@ -29,6 +34,11 @@ GUARDS: tuple[Guard, ...] = (
     *kernels_gate.GUARDS,
     *kernels_lora.GUARDS,
     *paged.GUARDS,
+    *forms.GUARDS,
+    *tenancy.GUARDS,
+    *records.GUARDS,
+    *http.GUARDS,
+    *hotpath.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

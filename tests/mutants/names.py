@@ -6,6 +6,7 @@ from tests.mutants.guard import Guard
 
 NAMES = "platform/lorry/registry/names.py"
 SNAPSHOT = "platform/lorry/registry/snapshot.py"
+RESOLVING = "platform/lorry/registry/resolving.py"
 STORE = "platform/lorry/adapters/store.py"
 NOT_A_NAME = "tests/unit/registry/test_names.py::test_not_a_name"
 UNKNOWN = "tests/unit/registry/test_snapshot.py::test_unknown_and_never_granted_share_their_words"
@@ -59,7 +60,7 @@ GUARDS = (
     Guard(
         "an_unknown_name_is_not_the_base",
         SNAPSHOT,
-        "        if name is None:\n            raise ModelNotFound(_NOT_FOUND)\n",
+        "        if name is None:\n            raise ModelNotFound(NOT_FOUND)\n",
         "        if name is None:\n"
         '            return Resolution("", 0, None, next(iter(self.tables.bases.values())), "", False, self.epoch)\n',
         (UNKNOWN, "tests/integration/gateway/test_refusals.py::test_models"),
@@ -67,25 +68,31 @@ GUARDS = (
     Guard(
         "an_unknown_adapter_is_not_the_base",
         SNAPSHOT,
-        "        self._require_grant(caller, adapter.id if adapter else None, now)\n",
+        '        self._require_grant(caller, adapter.id if adapter else "", visible, now)\n',
         "        if adapter is None:\n"
         '            return Resolution("", 0, None, next(iter(self.tables.bases.values())), "", False, self.epoch)\n'
-        "        self._require_grant(caller, adapter.id, now)\n",
+        "        self._require_grant(caller, adapter.id, visible, now)\n",
         (UNKNOWN, "tests/integration/gateway/test_refusals.py::test_models"),
     ),
     Guard(
         "what_was_never_granted_is_unknown",
         SNAPSHOT,
-        "        if grant is None:\n            raise ModelNotFound(_NOT_FOUND)\n",
+        "        if not visible or grant is None:\n            raise ModelNotFound(NOT_FOUND)\n",
         "        if grant is None:\n            return\n",
         (UNKNOWN,),
     ),
     Guard(
         "an_unknown_version_is_not_another",
-        SNAPSHOT,
-        "        if (name.alias or name.version is not None) and number not in adapter.versions:\n"
-        "            raise ModelNotFound(_NOT_FOUND)\n",
-        "        if number not in adapter.versions:\n            number = None\n",
+        RESOLVING,
+        "    if name.version is not None or name.alias:\n        raise ModelNotFound(NOT_FOUND)\n",
+        "    if name.version is not None or name.alias:\n        return Picked(_newest(adapter), False, False)\n",
+        (UNKNOWN,),
+    ),
+    Guard(
+        "an_unknown_alias_is_not_the_newest",
+        RESOLVING,
+        "        if alias is None:\n            raise ModelNotFound(NOT_FOUND)\n",
+        "        if alias is None:\n            return Picked(_newest(adapter), False, False)\n",
         (UNKNOWN,),
     ),
 )

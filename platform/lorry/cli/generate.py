@@ -3,60 +3,107 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Sequence
 
 from lorry.api.v1 import generate_pb2 as pb
-from lorry.client import Choice, Client, GenerateParams, Stream, TokenLogprobs
-from lorry.errors import InvalidRequest, Unauthenticated
+from lorry.cli.output import as_json, print_json, printable
+from lorry.cli.session import session
+from lorry.client import Choice, GenerateParams, Stream, TokenLogprobs
+from lorry.errors import InvalidRequest, LorryError
+
+_FLAGS = (
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "n",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "top_logprobs",
+    "expected_sha256",
+    "request_id",
+    "cold_load",
+    "cache_scope",
+    "sticky_key",
+)
+"""Each is the parameter of the same name where it was given."""
 
 
 def generate(options: argparse.Namespace) -> int:
     """Text goes to standard output as it comes, further choices below it, each under its number; what else is known
     goes to standard error at the end."""
-    key = os.environ.get("LORRY_API_KEY", "")
-    if not key:
-        raise Unauthenticated("LORRY_API_KEY is not set; export the tenant's API key")
-    prompt = options.prompt if options.raw else None
-    messages = None if options.raw else [{"role": "user", "content": options.prompt}]
+    here = session(options)
+    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    prompt = text if options.raw else None
+    messages = None if options.raw else [{"role": "user", "content": text}]
+    if messages and options.system:
+        messages.insert(0, {"role": "system", "content": options.system})
+    model = here.name(options.model)
     with (
-        Client(options.address, key) as client,
-        client.stream(options.model, prompt, messages=messages, **_params(options)) as stream,
+        here.client() as client,
+        client.stream(model, prompt, messages=messages, timeout_s=options.timeout, **params(options)) as stream,
     ):
         live = not options.json
-        if live and options.n > 1:
+        if live and stream.n > 1:
             print("--- choice 0", flush=True)
-        for delta in stream:
-            if live and delta.choice == 0:
-                print(delta.text, end="", flush=True)
+        try:
+            for delta in stream:
+                if live and delta.choice == 0:
+                    print(delta.text, end="", flush=True)
+        except LorryError:
+            if live and stream.text:
+                print()  # the error gets a line of its own
+            raise
         if options.json:
-            print(json.dumps(_answer(stream), indent=2))
+            print_json(answer(stream))
         else:
             _show(stream)
     return 0
 
 
-def _params(options: argparse.Namespace) -> GenerateParams:
-    params: GenerateParams = {"max_tokens": options.max_tokens, "temperature": options.temperature, "n": options.n}
-    if options.seed is not None:
-        params["seed"] = options.seed
-    if options.expected_sha256:
-        params["expected_sha256"] = options.expected_sha256
-    if options.repetition_penalty is not None:
-        params["repetition_penalty"] = options.repetition_penalty
-    if options.frequency_penalty is not None:
-        params["frequency_penalty"] = options.frequency_penalty
-    if options.presence_penalty is not None:
-        params["presence_penalty"] = options.presence_penalty
+def params(options: argparse.Namespace) -> GenerateParams:
+    """What the flags say; the rest is the server's default."""
+    given = {name: getattr(options, name) for name in _FLAGS if getattr(options, name) not in (None, "")}
+    found: GenerateParams = GenerateParams(**given)  # type: ignore[typeddict-item]  # names of its own, by _FLAGS
+    if options.stop:
+        found["stop"] = options.stop
     if options.logit_bias:
-        params["logit_bias"] = _biases(options.logit_bias)
-    if options.top_logprobs is not None:
-        params["top_logprobs"] = options.top_logprobs
-    if options.cache_scope:
-        params["cache_scope"] = options.cache_scope
-    return params
+        found["logit_bias"] = _biases(options.logit_bias)
+    if options.label:
+        found["labels"] = dict(options.label)
+    return found
+
+
+def answer(stream: Stream) -> dict[str, object]:
+    """A stream that has ended as the GenerateResponse that it would have been, in proto JSON."""
+    model, usage = _known(stream)
+    return as_json(
+        pb.GenerateResponse(
+            request_id=stream.request_id,
+            model=model,
+            choices=[_choice(choice) for choice in stream.choices],
+            usage=usage,
+            timings=stream.timings,
+            effective=stream.effective,
+            prompt_logprobs=[_logprobs(one) for one in stream.prompt_logprobs],
+        )
+    )
+
+
+def who_answered(stream: Stream) -> str:
+    """Which weights, in a line."""
+    model, usage = _known(stream)
+    name = f"{model.adapter} version {model.version} sha256 {model.sha256}" if model.adapter else model.base
+    marks = [f"@{model.alias}"] if model.alias else []
+    marks += [word for word, yes in (("canary", model.canary), ("pinned", model.pinned)) if yes]
+    ends = ", ".join(choice.finish_reason for choice in stream.choices)
+    cached = f", {usage.cached_prompt_tokens} of the prompt's cached" if usage.cached_prompt_tokens else ""
+    return printable(f"[{' '.join([name, *marks])}; {usage.output_tokens} tokens, {ends}{cached}]")
 
 
 def _biases(pairs: Sequence[str]) -> dict[int, float]:
@@ -76,49 +123,30 @@ def _show(stream: Stream) -> None:
     first, *others = stream.choices
     for choice in others:
         print(f"--- choice {choice.index}\n{choice.text}")
-    model, usage = _known(stream)
     for choice in (first, *others):
         for one in choice.logprobs:
             top = " ".join(f"{token}:{logprob:.4f}" for token, logprob in one.top)
             print(f"[choice {choice.index}: token {one.token_id} {one.logprob:.4f} | {top}]", file=sys.stderr)
-    who = f"{model.adapter} version {model.version} sha256 {model.sha256}" if model.adapter else model.base
-    ends = ", ".join(choice.finish_reason for choice in (first, *others))
-    cached = f", {usage.cached_prompt_tokens} of the prompt's cached" if usage.cached_prompt_tokens else ""
-    print(f"[{who}; {usage.output_tokens} tokens, {ends}{cached}]", file=sys.stderr)
+    print(who_answered(stream), file=sys.stderr)
 
 
-def _answer(stream: Stream) -> dict[str, object]:
-    model, usage = _known(stream)
-    return {
-        "text": stream.text,
-        "finish_reason": stream.finish_reason,
-        "choices": [_choice(choice) for choice in stream.choices],
-        "adapter": model.adapter,
-        "version": model.version,
-        "sha256": model.sha256,
-        "base": model.base,
-        "base_sha256": model.base_sha256,
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_prompt_tokens": usage.cached_prompt_tokens,
-        "output_tokens": usage.output_tokens,
-    }
+def _choice(choice: Choice) -> pb.Choice:
+    reason = {"stop": pb.FINISH_REASON_STOP, "length": pb.FINISH_REASON_LENGTH}
+    return pb.Choice(
+        index=choice.index,
+        text=choice.text,
+        token_ids=choice.token_ids,
+        finish_reason=reason.get(choice.finish_reason, pb.FINISH_REASON_UNSPECIFIED),
+        matched_stop=choice.matched_stop,
+        matched_stop_id=choice.matched_stop_id,
+        logprobs=[_logprobs(one) for one in choice.logprobs],
+        output_tokens=choice.output_tokens,
+    )
 
 
-def _choice(choice: Choice) -> dict[str, object]:
-    return {
-        "index": choice.index,
-        "text": choice.text,
-        "finish_reason": choice.finish_reason,
-        "matched_stop": choice.matched_stop,
-        "matched_stop_id": choice.matched_stop_id,
-        "output_tokens": choice.output_tokens,
-        "logprobs": [_logprobs(one) for one in choice.logprobs],
-    }
-
-
-def _logprobs(one: TokenLogprobs) -> dict[str, object]:
-    top = [{"token_id": token, "logprob": logprob} for token, logprob in one.top]
-    return {"token_id": one.token_id, "logprob": one.logprob, "top": top}
+def _logprobs(one: TokenLogprobs) -> pb.TokenLogprobs:
+    top = [pb.TopLogprob(token_id=token, logprob=logprob) for token, logprob in one.top]
+    return pb.TokenLogprobs(token_id=one.token_id, logprob=one.logprob, top=top)
 
 
 def _known(stream: Stream) -> tuple[pb.ResolvedModel, pb.Usage]:
@@ -128,4 +156,4 @@ def _known(stream: Stream) -> tuple[pb.ResolvedModel, pb.Usage]:
     return stream.resolved, stream.usage
 
 
-__all__ = ["generate"]
+__all__ = ["answer", "generate", "params", "who_answered"]

@@ -16,12 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lorry.adapters.importing import ImportLimits, S3Importer
 from lorry.adapters.local_s3 import LocalS3
 from lorry.adapters.report import Check, ValidationReport
 from lorry.adapters.sandbox.examine import examine_async
 from lorry.adapters.store import open_store
 from lorry.adapters.validate import Limits
 from lorry.cli.homes import Home, HomeLock
+from lorry.cli.upkeep import purging, reporting
 from lorry.config import (
     EngineConfig,
     GatewayConfig,
@@ -38,13 +40,14 @@ from lorry.engine.settings import Choice
 from lorry.engine.supervise import EngineSupervisor
 from lorry.errors import LorryError, Unavailable
 from lorry.gateway.ledger import LedgerDrain
+from lorry.gateway.limits import Limits as QuotaLimits
 from lorry.gateway.ops import OpsServer
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.server import ExtraService, GatewayServer, build_server
 from lorry.gateway.texts import VersionTexts
 from lorry.gateway.usage import UsageSpool
-from lorry.registry import BaseFacts, Registry, bootstrap
-from lorry_admin import ADMIN_SERVICES, add_admin_services
+from lorry.registry import BaseFacts, Registry, UploadLimits, bootstrap
+from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
 
 Say = Callable[[str], None]
 """Told what the start is doing, one line each."""
@@ -69,6 +72,10 @@ class Settings:
     """Where operators look; None is nowhere."""
     choices: tuple[Choice, ...] = ()
     """The settings that were derived, with their reasons: said at the start, kept in the state."""
+    summary: str | None = None
+    """Is said in their place."""
+    host_bytes: int | None = None
+    """Of adapters' images in host memory; None is TierConfig's."""
 
 
 class Platform:
@@ -136,8 +143,8 @@ class Platform:
 
     async def _start(self) -> None:
         settings, home = self._settings, self._settings.home
-        for choice in settings.choices:
-            self._say(str(choice))
+        for line in settings.choices if settings.summary is None else (settings.summary,):
+            self._say(str(line))
         if settings.ops is not None:
             self.ops = OpsServer(settings.ops, self.ready, self.state)
             self._stack.push_async_callback(self.ops.stop)
@@ -158,15 +165,22 @@ class Platform:
         source = self.registry.snapshots(settings.gateway.snapshot_poll_seconds)
         await source.start()
         await self._background(source.run())
-        versions = self.registry.versions(store, self._validate, home.spool)
+        limits = UploadLimits()
+        importer = self._importer(store_config, limits)
+        versions = self.registry.versions(store, self._validate, home.spool, limits, importer=importer)
+        engines = EngineReplicas([self.engine.client])
+        lifecycle = self.registry.lifecycle(store, engines)
+        await self._background(purging(lifecycle))
         usage = UsageSpool(home.usage)
         drain = LedgerDrain(home.usage, self.registry.usage)
+        quotas = QuotaLimits(source, self.registry.leases)
+        self._stack.push_async_callback(quotas.close)
         self._stack.push_async_callback(self._settle, drain)
         self._stack.push_async_callback(usage.close)
         await self._background(drain.run())
 
         def add_admin(server: Any) -> None:
-            add_admin_services(server, self.registry, source, versions)
+            add_admin_services(server, self.registry, source, versions, lifecycle, engines)
 
         texts = VersionTexts(store, home.cache / "texts")
         self._stack.push_async_callback(texts.close)
@@ -179,13 +193,26 @@ class Platform:
             kv_salt=made.secrets.kv_salt,
             extra=extra,
             texts=texts,
+            limits=quotas,
         )
         self.engine.listeners.append(self.server.engines_changed)
         await self.server.start()
+        await self._background(reporting(self.registry.fleet, self.server, source, [self.engine.client]))
         self._stack.push_async_callback(self.server.stop)
         self._stack.callback(versions.stop_watching)
         self._started = True
         self._say(f"gateway and admin API: {self.server.address}")
+        if self.server.http is not None:
+            self._say(f"OpenAI's API: {self.server.http.address}/v1")
+
+    def _importer(self, config: StoreConfig, limits: UploadLimits) -> S3Importer | None:
+        """Out of the same S3 as the store's; None where that is a folder."""
+        if not config.url.startswith("s3://"):
+            return None
+        most = ImportLimits(limits.max_files, limits.max_file_bytes, limits.max_upload_bytes)
+        importer = S3Importer(config, most)
+        self._stack.callback(importer.close)
+        return importer
 
     async def _local_store(self) -> StoreConfig:
         self._say("S3: starting the local server")
@@ -199,10 +226,11 @@ class Platform:
         # A socket's path is bounded (about 100 bytes), a home's is not.
         folder = tempfile.mkdtemp(prefix="lorry-")
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        tiers = TierConfig(home.cache)
         config = EngineConfig(
             base_dir=settings.base_dir,
             store=store,
-            tiers=TierConfig(home.cache),
+            tiers=tiers if settings.host_bytes is None else replace(tiers, host_bytes=settings.host_bytes),
             scheduler=settings.scheduler,
             memory=settings.memory,
             dtype=settings.dtype,

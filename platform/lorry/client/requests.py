@@ -34,7 +34,8 @@ class GenerateParams(TypedDict, total=False):
     ``n``: choices. ``logit_bias``: by token id. ``top_logprobs``, ``prompt_logprobs``: 0 is the token's own alone.
     ``want_token_ids``: ids beside the text. ``flush``: every token at once. ``cold_load``: wait for an adapter
     that is not loaded, or have the request rejected (AdapterCold). ``cache_scope``: within it alone are cached
-    prefixes shared.
+    prefixes shared. ``sticky_key``: equal keys get equal targets of an alias with a canary. ``labels``: copied into the
+    usage ledger.
     """
 
     temperature: float
@@ -59,6 +60,8 @@ class GenerateParams(TypedDict, total=False):
     queue_timeout_s: float
     ttft_timeout_s: float
     cache_scope: str
+    sticky_key: str
+    labels: Mapping[str, str]
     top_logprobs: int
     prompt_logprobs: int
     want_token_ids: bool
@@ -95,6 +98,8 @@ def build_request(
             ),
             cold_load=_COLD_LOAD[params.get("cold_load", "wait")],
             cache_scope=params.get("cache_scope", ""),
+            sticky_key=params.get("sticky_key", ""),
+            labels=params.get("labels", {}),
         )
         if "queue_timeout_s" in params:
             request.queue_timeout.FromNanoseconds(round(params["queue_timeout_s"] * 1e9))
@@ -111,11 +116,6 @@ def build_request(
     return request
 
 
-def choices_of(request: pb.GenerateRequest) -> int:
-    """How many choices the request asks for."""
-    return request.sampling.n if request.sampling.HasField("n") else 1
-
-
 def _chat(messages: Sequence[Message]) -> pb.Chat:
     return pb.Chat(messages=[pb.ChatMessage(role=m["role"], content=m["content"]) for m in messages])
 
@@ -129,4 +129,4 @@ def count_request(model: str, prompt: str | None, messages: Sequence[Message] | 
     return pb.CountTokensRequest(model=model, chat=_chat(messages or ()))
 
 
-__all__ = ["GenerateParams", "Message", "build_request", "choices_of", "count_request"]
+__all__ = ["GenerateParams", "Message", "build_request", "count_request"]

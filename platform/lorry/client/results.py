@@ -92,6 +92,11 @@ class Delta:
         return self.text
 
 
+def choices_of(request: pb.GenerateRequest) -> int:
+    """How many choices the request asks for."""
+    return request.sampling.n if request.sampling.HasField("n") else 1
+
+
 def result(response: pb.GenerateResponse, n: int) -> Result:
     """``n``: how many choices were asked for. Raises InternalError where others came."""
     _check_choices(response.choices, n)
@@ -159,6 +164,16 @@ class StreamState(OfFirstChoice):
         self._growing: dict[int, _Growing] = defaultdict(_Growing)
 
     @property
+    def n(self) -> int:
+        """How many choices were asked for."""
+        return self._n
+
+    @property
+    def begun(self) -> bool:
+        """Whether a message has arrived: from then on nothing is tried again."""
+        return self._seq > 0
+
+    @property
     def choices(self) -> tuple[Choice, ...]:
         """All text and tokens so far, by choice."""
         return tuple(self._growing[index].so_far(index) for index in range(self._n))
@@ -219,4 +234,4 @@ def _logprobs(found: Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
     )
 
 
-__all__ = ["Choice", "Delta", "OfFirstChoice", "Result", "StreamState", "result"]
+__all__ = ["Choice", "Delta", "OfFirstChoice", "Result", "StreamState", "choices_of", "result"]

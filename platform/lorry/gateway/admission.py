@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
 
-import grpc.aio
-
-from lorry.api.status import bearer_token
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.engine.contract import EngineRequest
-from lorry.errors import DeadlineExceeded, InvalidRequest
+from lorry.errors import InvalidRequest
 from lorry.gateway.checks import Violations, check_fields, check_text
+from lorry.gateway.context import CallContext, deadline_of
+from lorry.gateway.limits import Limits
 from lorry.gateway.ports import SnapshotSource
 from lorry.gateway.prompts import prompt_ids
 from lorry.gateway.routes import EngineRoutes, Route
 from lorry.gateway.salts import TenantSalts
 from lorry.gateway.served import check_served
 from lorry.gateway.sizes import Room
+from lorry.gateway.staleness import DEFAULT_STALENESS, Staleness
 from lorry.gateway.texts import VersionTexts, text_of
 from lorry.gateway.wire import Answer
 from lorry.ids import RequestId, TenantId
 from lorry.registry.authz import Caller
 from lorry.registry.snapshot import Resolution, Snapshot
 from lorry.request import StoppingParams
-
-Context = grpc.aio.ServicerContext[Any, Any]
-_NO_DEADLINE_S = 365 * 24 * 3600.0
-"""gRPC states "no deadline" as none, or as one centuries away."""
+from lorry.text import Spelling
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +40,14 @@ class Admitted:
     request: EngineRequest
     answer: Answer
     flush: bool
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     """``now``: Unix seconds. ``max_tokens_cap``: most output tokens of one request, all choices together; None is the
-    context. ``texts``: versions' own tokenizers and templates; None serves none."""
+    context. ``texts``: versions' own tokenizers and templates; None serves none. ``limits``: the same as of the calls
+    that follow; None limits nothing here."""
 
     source: SnapshotSource
     routes: EngineRoutes
@@ -58,32 +56,42 @@ class Admission:
     salts: TenantSalts = field(repr=False)
     max_tokens_cap: int | None = None
     texts: VersionTexts | None = None
+    staleness: Staleness = DEFAULT_STALENESS
+    limits: Limits | None = None
 
-    def authenticate(self, context: Context) -> tuple[str, Snapshot, Caller]:
-        """The key, the snapshot that all of this request is judged by, and the caller."""
-        api_key = bearer_token(context)
+    def authenticate(self, context: CallContext) -> tuple[str, Snapshot, Caller]:
+        """The key, the snapshot that all of this request is judged by, and the caller. Raises Unavailable where that
+        snapshot may be too old."""
+        self.staleness.require_fresh(self.source.age())
+        api_key = context.api_key()
         snapshot = self.source.current()
         return api_key, snapshot, snapshot.authenticate(api_key, self.now())
 
-    def resolve(self, snapshot: Snapshot, caller: Caller, field: str, model: str, sha256: str = "") -> Resolution:
+    def resolve(
+        self, snapshot: Snapshot, caller: Caller, field: str, model: str, sha256: str = "", sticky: str = ""
+    ) -> Resolution:
+        """``sticky`` draws between an alias and its canary."""
         if not model:
             raise InvalidRequest.field(field, "empty; send the name of a model, ListModels has them")
-        return snapshot.resolve(caller, model, sha256, self.now())
+        return snapshot.resolve(caller, model, sha256, self.now(), sticky)
 
-    async def admit(self, message: pb.GenerateRequest, context: Context) -> Admitted:
+    async def admit(self, message: pb.GenerateRequest, context: CallContext) -> Admitted:
         """Raises whatever is wrong with the request; nothing has been asked of an engine then."""
         api_key, snapshot, caller = self.authenticate(context)
         check_served(message)
-        resolution = self.resolve(snapshot, caller, "model", message.model, message.expected_sha256)
+        minted = RequestId(uuid.uuid4().hex)
+        sticky = message.sticky_key or message.request_id or minted
+        resolution = self.resolve(snapshot, caller, "model", message.model, message.expected_sha256, sticky)
+        quota_cap = None if self.limits is None else self.limits.check(caller.tenant, resolution.adapter_id)
         route = await self.routes.route(resolution.base)
         fields = check_fields(message, vocabulary_of(resolution, route), route.context_tokens)
         prompt = await self._prompt(message, resolution, route, caller.tenant)
         source_field = message.WhichOneof("input") or "prompt"
-        room = Room(route.context_tokens, self.max_tokens_cap)
+        room = Room(route.context_tokens, self.max_tokens_cap, quota_cap)
         max_tokens, source = room.max_tokens(fields, source_field, len(prompt))
         stopping = message.stopping
         request = EngineRequest(
-            request_id=RequestId(uuid.uuid4().hex),
+            request_id=minted,
             tenant=caller.tenant,
             prompt=prompt,
             adapter=resolution.ref,
@@ -117,9 +125,9 @@ class Admission:
             output.token_ids,
             output.timings if output.HasField("timings") else True,
         )
-        return Admitted(api_key, caller, resolution, route, request, answer, output.flush)
+        return Admitted(api_key, caller, resolution, route, request, answer, output.flush, fields.labels)
 
-    async def count(self, message: pb.CountTokensRequest, context: Context) -> tuple[int, ...]:
+    async def count(self, message: pb.CountTokensRequest, context: CallContext) -> tuple[int, ...]:
         _, snapshot, caller = self.authenticate(context)
         resolution = self.resolve(snapshot, caller, "model", message.model)
         bad = Violations()
@@ -129,6 +137,13 @@ class Admission:
         bad.raise_if_any()
         route = await self.routes.route(resolution.base)
         return await self._prompt(message, resolution, route, caller.tenant)
+
+    async def spell(self, admitted: Admitted, ids: Sequence[int]) -> tuple[Spelling, ...]:
+        """By the text side of the version that answers. Raises where it cannot be had, for no ids too."""
+        route, tenant = admitted.route, admitted.caller.tenant
+        base_dir = route.info.base_dir
+        async with text_of(admitted.resolution, route.tokenizer, base_dir, self.pool, self.texts, tenant) as text:
+            return await text.spell(ids) if ids else ()
 
     async def _prompt(
         self,
@@ -150,14 +165,4 @@ def vocabulary_of(resolution: Resolution, route: Route) -> int:
     return max(known, resolution.vocabulary or 0)
 
 
-def deadline_of(context: Context) -> float | None:
-    """Seconds left, None without a deadline. Raises DeadlineExceeded where none is left."""
-    left = context.time_remaining()  # type: ignore[no-untyped-call, unused-ignore]  # by the stubs installed
-    if left is None or left > _NO_DEADLINE_S:
-        return None
-    if left <= 0:
-        raise DeadlineExceeded("the deadline passed before the request was admitted; allow more time")
-    return float(left)
-
-
-__all__ = ["Admission", "Admitted", "Context", "deadline_of", "vocabulary_of"]
+__all__ = ["Admission", "Admitted", "vocabulary_of"]

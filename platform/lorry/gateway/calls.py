@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from lorry.engine.contract import Finished
 from lorry.errors import EngineUnavailable, LorryError, ProvenanceMismatch
-from lorry.gateway.admission import Admitted, Context
+from lorry.gateway.admission import Admitted
+from lorry.gateway.context import CallContext
 from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.limits import Hold, Limits
 from lorry.gateway.live import LiveCall, LiveCalls
 from lorry.gateway.ports import UsageRow, UsageSink
 from lorry.gateway.provenance import Expected
@@ -21,11 +22,14 @@ from lorry.gateway.routes import EngineRoutes
 class Call:
     """A generation that runs. ``ledger_id`` names its one bill, whoever ends it."""
 
-    def __init__(self, admitted: Admitted, relay: Relay, live: LiveCall, calls: LiveCalls, started_at: float) -> None:
+    def __init__(
+        self, admitted: Admitted, relay: Relay, live: LiveCall, calls: LiveCalls, hold: Hold, started_at: float
+    ) -> None:
         self.started_at = started_at
         self._live = live
         self._calls = calls
         self.admitted = admitted
+        self.hold = hold
         self.relay = relay
         self.ledger_id = f"us_{uuid.uuid4().hex}"
         self.handed = 0
@@ -59,6 +63,7 @@ class Calls:
         counters: GatewayCounters,
         pace: Pace,
         now: Callable[[], float],
+        limits: Limits,
     ) -> None:
         self._live = live
         self._routes = routes
@@ -66,23 +71,34 @@ class Calls:
         self._counters = counters
         self._pace = pace
         self._now = now
+        self._limits = limits
 
     @asynccontextmanager
-    async def open(self, admitted: Admitted, context: Context) -> AsyncIterator[Call]:
-        """Submits the request. However the block is left, the engine's iterator is closed and the tokens that were
-        handed out are billed."""
+    async def open(self, admitted: Admitted, context: CallContext) -> AsyncIterator[Call]:
+        """Submits the request, once its quotas let it in. However the block is left, the engine's iterator is closed,
+        the tokens that were handed out are billed, and quotas have the rest back."""
+        tenant, adapter_id, began = admitted.caller.tenant, admitted.resolution.adapter_id, self._now()
+        async with (
+            self._limits.hold(tenant, adapter_id, admitted.request) as hold,
+            self._running(admitted, context, hold, began) as call,
+        ):
+            yield call
+
+    @asynccontextmanager
+    async def _running(self, admitted: Admitted, context: CallContext, hold: Hold, began: float) -> AsyncIterator[Call]:
         pace = Pace(0.0, 1) if admitted.flush else self._pace
         expected = Expected.of(admitted.resolution)
-        relay = Relay(admitted.route.engine, admitted.request, expected, pace)
+        relay = Relay(admitted.route.engine, hold.request, expected, pace)
         live = LiveCall(admitted.api_key, admitted.caller, admitted.resolution, relay, admitted.resolution.epoch)
-        if task := asyncio.current_task():
-            live.stop_sending = task.cancel
-        call = Call(admitted, relay, live, self._live, self._now())
-        # A generator that is cancelled while the transport is full is closed late: the RPC's end aborts as well.
-        context.add_done_callback(lambda _: relay.abort())  # type: ignore[arg-type]  # the stubs name its argument
+        live.stop_sending = context.cancel
+        call = Call(admitted, relay, live, self._live, hold, began)
+        # A generator that is cancelled while the transport is full is closed late: the call's end aborts as well.
+        context.add_done_callback(relay.abort)
+        context.add_done_callback(hold.stand_up)
         outcome = "CANCELLED"
         self._live.add(live)
         try:
+            call.check()  # it may have waited for its quota
             relay.start()
             yield call
             outcome = "OK"
@@ -102,17 +118,18 @@ class Calls:
                 if not call.settled:
                     self._counters.aborts += outcome == "CANCELLED"
                     if call.handed:
-                        self._usage.post(self._row(call, outcome, call.handed, 0))
+                        self._usage.post(self._row(call, outcome, call.handed))
             finally:
                 await relay.close()
 
     async def settle(self, call: Call, finished: Finished) -> None:
         """The bill of a request that finished, durable when this returns: only then may its end be sent."""
-        await self._usage.record(self._row(call, "OK", finished.output_tokens, finished.cached_prompt_tokens))
+        await self._usage.record(self._row(call, "OK", finished.output_tokens, finished))
         call.settled = True
 
-    def _row(self, call: Call, outcome: str, output_tokens: int, cached: int) -> UsageRow:
-        admitted = call.admitted
+    def _row(self, call: Call, outcome: str, output_tokens: int, finished: Finished | None = None) -> UsageRow:
+        admitted, started = call.admitted, call.relay.started
+        call.hold.billed(admitted.answer.prompt_tokens + output_tokens)
         resolution, caller = admitted.resolution, admitted.caller
         return UsageRow(
             ledger_id=call.ledger_id,
@@ -124,13 +141,20 @@ class Calls:
             version=resolution.version,
             adapter_sha256=resolution.sha256,
             base_sha256=resolution.base.base_digest,
-            replica=call.relay.started.provenance.replica,
+            replica=started.provenance.replica,
             prompt_tokens=admitted.answer.prompt_tokens,
             output_tokens=output_tokens,
-            cached_prompt_tokens=cached,
+            cached_prompt_tokens=0 if finished is None else finished.cached_prompt_tokens,
             outcome=outcome,
             started_at=call.started_at,
             ended_at=self._now(),
+            alias=resolution.alias,
+            canary=resolution.canary,
+            labels=admitted.labels,
+            queue_s=started.queue_s,
+            ttft_s=None if finished is None else finished.ttft_s,
+            decode_s=None if finished is None else finished.decode_s,
+            charges=call.hold.charges,
         )
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import re
 import secrets
+import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from google.protobuf.duration_pb2 import Duration
@@ -27,6 +28,10 @@ REPETITION_MAX = 10.0
 PENALTY_MAX = 2.0
 """Of frequency and presence, either way."""
 SCOPE_CHARS_MAX = 128
+STICKY_CHARS_MAX = 128
+LABELS_MAX = 16
+LABEL_CHARS_MAX = 128
+"""Of a label's value."""
 MESSAGES_MAX = 1024
 """Of one chat."""
 INPUT_BYTES_MAX = 2 << 20
@@ -37,6 +42,7 @@ VIOLATIONS_MAX = 64
 """More than a status has room for; what comes after them is not looked for."""
 ROLES = ("system", "user", "assistant")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LABEL_KEY = re.compile(r"[a-z0-9_.-]{1,63}")
 _DURATION_MAX_S = 24 * 3600.0
 
 
@@ -55,6 +61,7 @@ class CheckedFields:
     n: int
     output: OutputParams
     cache_scope: str
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 class Violations:
@@ -109,6 +116,9 @@ def check_fields(request: pb.GenerateRequest, vocabulary: int, context_tokens: i
         bad.add("cache_scope", f"{len(request.cache_scope)} characters; send at most {SCOPE_CHARS_MAX}")
     if request.cold_load not in pb.ColdLoad.values():
         bad.add("cold_load", f"{request.cold_load} is no value of ColdLoad; use COLD_LOAD_WAIT or COLD_LOAD_REJECT")
+    if len(request.sticky_key) > STICKY_CHARS_MAX:
+        bad.add("sticky_key", f"{len(request.sticky_key)} characters; send at most {STICKY_CHARS_MAX}")
+    _check_labels(request, bad)
     bad.raise_if_any()
     return CheckedFields(
         sampling,
@@ -122,6 +132,7 @@ def check_fields(request: pb.GenerateRequest, vocabulary: int, context_tokens: i
         n,
         output,
         request.cache_scope,
+        dict(request.labels),
     )
 
 
@@ -222,10 +233,24 @@ def _logit_bias(sampling: pb.SamplingParams, vocabulary: int, bad: Violations) -
 def _output(output: pb.OutputParams, bad: Violations) -> OutputParams:
     top = output.top_logprobs if output.HasField("top_logprobs") else None
     prompt = output.prompt_logprobs if output.HasField("prompt_logprobs") else None
-    for field, count in (("output.top_logprobs", top), ("output.prompt_logprobs", prompt)):
+    for name, count in (("output.top_logprobs", top), ("output.prompt_logprobs", prompt)):
         if count is not None and count > TOP_LOGPROBS_MAX:
-            bad.add(field, f"{count}; send 0 to {TOP_LOGPROBS_MAX}, or leave it unset for none")
+            bad.add(name, f"{count}; send 0 to {TOP_LOGPROBS_MAX}, or leave it unset for none")
     return OutputParams(top, prompt)
+
+
+def _check_labels(request: pb.GenerateRequest, bad: Violations) -> None:
+    """They are copied into ledgers and files that people open."""
+    if len(request.labels) > LABELS_MAX:
+        bad.add("labels", f"{len(request.labels)} labels; send at most {LABELS_MAX}")
+        return
+    for key, value in sorted(request.labels.items()):
+        if not _LABEL_KEY.fullmatch(key):
+            bad.add(f"labels[{key[:80]!r}]", "is no key; use 1 to 63 of a-z 0-9 _ . -")
+        elif len(value) > LABEL_CHARS_MAX:
+            bad.add(f"labels[{key}]", f"{len(value)} characters; send at most {LABEL_CHARS_MAX}")
+        elif any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in value):
+            bad.add(f"labels[{key}]", "has a control character or a line break; send plain text")
 
 
 def _timeout(
@@ -254,11 +279,14 @@ __all__ = [
     "BIAS_MAX",
     "CONTEXT_MAX",
     "INPUT_BYTES_MAX",
+    "LABELS_MAX",
+    "LABEL_CHARS_MAX",
     "MESSAGES_MAX",
     "PENALTY_MAX",
     "REPETITION_MAX",
     "ROLES",
     "SCOPE_CHARS_MAX",
+    "STICKY_CHARS_MAX",
     "STOPS_MAX",
     "STOP_CHARS_MAX",
     "STOP_IDS_MAX",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import shutil
@@ -15,8 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from lorry.errors import LorryError, Unavailable
-from lorry.gateway.ports import UsageRow
-from lorry.gateway.usage import spool_lock
+from lorry.gateway.usage import read_row, spool_lock
 from lorry.ids import TenantId
 from lorry.registry.authz import Role, verify_tenant
 from lorry.registry.usage.service import Usage
@@ -188,10 +186,13 @@ def _private(path: str, flags: int) -> int:
 
 
 def _usage(line: bytes) -> Usage | None:
-    """None for a line that is no row: torn by a crash, its request never saw a StreamEnd."""
+    """None for a line that is no row."""
+    row = read_row(line)
+    if row is None:
+        return None
     try:
-        row = UsageRow(**json.loads(line))
         started_at, ended_at = (datetime.fromtimestamp(at, UTC) for at in (row.started_at, row.ended_at))
+        labels = dict(row.labels)
     except (ValueError, TypeError, OverflowError, OSError):
         return None
     tenant = TenantId(row.tenant)
@@ -210,6 +211,15 @@ def _usage(line: bytes) -> Usage | None:
         outcome=row.outcome,
         started_at=started_at,
         ended_at=ended_at,
+        principal=row.principal,
+        alias=row.alias,
+        canary=row.canary,
+        labels=labels,
+        replica=row.replica,
+        queue_s=row.queue_s,
+        ttft_s=row.ttft_s,
+        decode_s=row.decode_s,
+        charges=tuple(row.charges),
     )
 
 

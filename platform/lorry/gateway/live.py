@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from lorry.errors import AdapterQuarantined, LorryError, ModelNotFound, PinMismatch, RequestCancelled
+from lorry.errors import LorryError, RequestCancelled
 from lorry.gateway.counters import GatewayCounters
 from lorry.gateway.ports import SnapshotSource
 from lorry.gateway.relay import Relay
+from lorry.gateway.staleness import DEFAULT_STALENESS, Staleness
 from lorry.registry.authz import Caller
-from lorry.registry.entries import VersionState
 from lorry.registry.snapshot import Resolution, Snapshot
 
 _log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class LiveCall:
-    """``epoch`` is the last one in which key, tenant, grant and version were seen to hold."""
+    """``epoch`` is the last one in which key, tenant, grant and version were seen to hold; ``caller`` is of that one."""
 
     api_key: str = field(repr=False)
     caller: Caller
@@ -28,30 +28,17 @@ class LiveCall:
     relay: Relay
     epoch: int
     stop_sending: Callable[[], object] = lambda: None
-    """Ends the RPC of a client that does not read."""
+    """Ends the call of a client that does not read."""
+    cut: bool = False
 
 
-def still_holds(snapshot: Snapshot, call: LiveCall, now: float) -> None:
-    """Raises the error that a new request for the very same version would get: Unauthenticated, TenantSuspended,
-    GrantRevoked, ModelNotFound, AdapterQuarantined. A pin set meanwhile is for later requests."""
+def still_holds(snapshot: Snapshot, call: LiveCall, now: float) -> Caller:
+    """The caller as it is now. Raises the error that a new request for the very same version would get:
+    Unauthenticated, TenantSuspended, GrantRevoked, ModelNotFound, AdapterQuarantined, VersionNotReady. Pins, aliases
+    and canaries that changed meanwhile are for later requests."""
     caller = snapshot.authenticate(call.api_key, now)
-    held = call.resolution
-    name = f"{held.adapter}/versions/{held.version}" if held.adapter else held.base.resource
-    try:
-        again = snapshot.resolve(caller, name, "", now)
-    except PinMismatch:
-        _check_version(snapshot, held)
-        return
-    if again.sha256 != held.sha256 or again.base.base_digest != held.base.base_digest:
-        raise ModelNotFound(f"model: {name} is no longer what this request began with; send it again")
-
-
-def _check_version(snapshot: Snapshot, held: Resolution) -> None:
-    for adapter in snapshot.tables.adapters.values():
-        version = adapter.versions.get(held.version) if adapter.resource == held.adapter else None
-        if version is not None and version.ref == held.ref and version.state is VersionState.READY:
-            return
-    raise AdapterQuarantined(f"model: {held.adapter}/versions/{held.version} may no longer be served")
+    snapshot.require_held(caller, call.resolution, now)
+    return caller
 
 
 class LiveCalls:
@@ -64,12 +51,14 @@ class LiveCalls:
         now: Callable[[], float],
         poll_seconds: float,
         stall_seconds: float,
+        staleness: Staleness = DEFAULT_STALENESS,
     ) -> None:
         self._source = source
         self._counters = counters
         self._now = now
         self._poll_seconds = poll_seconds
         self._stall_seconds = stall_seconds
+        self._staleness = staleness
         self._calls: set[LiveCall] = set()
         self.idle = asyncio.Event()
         """Set while no call runs."""
@@ -93,17 +82,20 @@ class LiveCalls:
         self._counters.inflight = len(self._calls)
 
     def verify(self, call: LiveCall) -> None:
-        """Cuts the call if a newer epoch no longer allows it. Costs one comparison where the epoch is the same."""
-        snapshot = self._source.current()
-        if snapshot.epoch == call.epoch:
+        """Cuts the call if a newer epoch no longer allows it, its key has expired, or the registry is silent for too
+        long. Costs some comparisons where nothing has changed."""
+        if call.cut:
             return
         try:
-            still_holds(snapshot, call, self._now())
+            self._staleness.require_live(self._source.age())
+            snapshot, now, expires_at = self._source.current(), self._now(), call.caller.expires_at
+            if snapshot.epoch != call.epoch or (expires_at is not None and expires_at <= now):
+                call.caller = still_holds(snapshot, call, now)
+                call.epoch = snapshot.epoch
         except LorryError as error:
+            call.cut = True
             self._counters.cut_streams += 1
             call.relay.cut(error)
-        else:
-            call.epoch = snapshot.epoch
 
     def check(self) -> None:
         clock = asyncio.get_running_loop().time()

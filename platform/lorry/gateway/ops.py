@@ -4,10 +4,7 @@ unless it is told otherwise; it shows no key, no prompt and no answer."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvicorn
@@ -17,20 +14,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from lorry.config import OpsConfig
-from lorry.errors import LorryError, Unavailable
+from lorry.errors import LorryError
 from lorry.gateway.bounded import bounded
+from lorry.gateway.guest import GuestServer, address_of, bind
 
 Ready = Callable[[], Awaitable[None]]
 """Raises the LorryError that says why nothing can be served now."""
 State = Callable[[], Awaitable[dict[str, Any]]]
-_log = logging.getLogger(__name__)
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the process that this is a guest in."""
-        yield
 
 
 class OpsServer:
@@ -40,11 +30,7 @@ class OpsServer:
         """Raises Unavailable where the port cannot be bound."""
         self._ready = ready
         self._state = state
-        try:
-            self._socket = socket.create_server((config.host, config.port), family=_family(config.host))
-        except OSError as error:
-            text = f"ops port: {config.host}:{config.port} cannot be bound: {error}; choose another with --ops-port"
-            raise Unavailable(text) from error
+        self._socket = bind(config.host, config.port, "ops port", "--ops-port")
         routes = [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
@@ -52,11 +38,10 @@ class OpsServer:
         ]
         app = Starlette(routes=routes)
         options = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11")
-        self._server = _Server(options)
+        self._server = GuestServer(options)
         self._task: asyncio.Task[None] | None = None
-        host, port = self._socket.getsockname()[:2]
-        self.port: int = port
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self.port: int = self._socket.getsockname()[1]
+        self.address = address_of(self._socket)
 
     def start(self) -> None:
         """The port answers from now on; the system kept who came before."""
@@ -64,7 +49,7 @@ class OpsServer:
 
     async def stop(self) -> None:
         """Idempotent."""
-        self._server.should_exit = self._server.force_exit = True
+        self._server.leave(force=True)
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         self._socket.close()
@@ -84,10 +69,6 @@ class OpsServer:
 
     async def _internal_state(self, request: Request) -> Response:
         return JSONResponse(bounded(await self._state()), headers={"Cache-Control": "no-store"})
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 __all__ = ["OpsServer", "Ready", "State"]

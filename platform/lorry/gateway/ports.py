@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from lorry.registry.leases.terms import Charge
 from lorry.registry.snapshot import Snapshot
 
 
@@ -15,13 +17,20 @@ class SnapshotSource(Protocol):
         """The newest snapshot; never blocks. Raises Unavailable before the first."""
         ...
 
+    def age(self) -> float:
+        """Seconds for which it may have been out of date."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """One request's bill. ``outcome`` is ``OK``, or the reason that ended it before its StreamEnd; then
     ``output_tokens`` counts the tokens handed to the transport. All choices count, the prompt once. ``ledger_id`` is
     unique: writing a row twice is harmless. ``adapter`` and ``adapter_sha256`` are "" and ``version`` 0 for the base;
-    times are Unix seconds. It never holds a prompt or an answer."""
+    times are Unix seconds. ``alias`` and ``canary`` say how the version was named, ``labels`` are the client's own.
+    ``queue_s``, ``ttft_s`` and ``decode_s`` are the engine's, None where the request ended before it told them.
+    ``charges``: the leases of tokens that it stood on. Fields with a default are absent in rows that older releases
+    spooled. It never holds a prompt or an answer."""
 
     ledger_id: str
     tenant: str
@@ -39,6 +48,13 @@ class UsageRow:
     outcome: str
     started_at: float
     ended_at: float
+    alias: str = ""
+    canary: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    queue_s: float | None = None
+    ttft_s: float | None = None
+    decode_s: float | None = None
+    charges: Sequence[Charge] = ()
 
 
 class UsageSink(Protocol):

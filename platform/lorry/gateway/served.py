@@ -12,8 +12,6 @@ NOT_SERVED = (
     "choices",
     "json_object",
     "priority",
-    "sticky_key",
-    "labels",
     "sampling.typical_p",
     "output.progress",
 )

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -24,13 +25,19 @@ from lorry.errors import Draining, Unavailable
 from lorry.gateway.admission import Admission
 from lorry.gateway.calls import Calls
 from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.generations import Generations
+from lorry.gateway.http.app import Ready
+from lorry.gateway.http.server import HttpServer
 from lorry.gateway.interceptors import EmptyStreamInterceptor
+from lorry.gateway.limits import Limits
 from lorry.gateway.live import LiveCalls
+from lorry.gateway.models import Models
 from lorry.gateway.ports import SnapshotSource, UsageSink
 from lorry.gateway.relay import Pace
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.salts import TenantSalts
 from lorry.gateway.service import GenerateServicer
+from lorry.gateway.staleness import Staleness
 from lorry.gateway.texts import VersionTexts
 
 GENERATE = "lorry.api.v1.GenerateService"
@@ -58,43 +65,52 @@ class GatewayServer:
         server: grpc.aio.Server,
         port: int,
         config: GatewayConfig,
-        servicer: GenerateServicer,
+        generations: Generations,
         live: LiveCalls,
         routes: EngineRoutes,
         health_servicer: Any,
         services: Sequence[str],
         counters: GatewayCounters,
         pool: ThreadPoolExecutor,
+        http: Callable[[Ready], HttpServer] | None,
+        limits: Limits,
     ) -> None:
         self._server = server
         self._config = config
-        self._servicer = servicer
+        self._generations = generations
         self._routes = routes
         self._health = health_servicer
         self._services = tuple(services)
         self._pool = pool
+        self._limits = limits
         self._tasks: list[asyncio.Task[None]] = []
         self._engines_changed = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._stopping = False
         self.live = live
         self.port = port
         self.address = f"{config.host}:{port}"
         self.counters = counters
+        self.http = None if http is None else http(self.ready)
+        """OpenAI's API, where the configuration says so."""
 
     async def start(self) -> None:
         """Returns when the port answers. Health of GenerateService, and of the server as a whole, is SERVING while
         every engine is warm."""
         await self._server.start()
+        if self.http is not None:
+            self.http.start()
         for name in self._services:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._report_engines()
-        self._tasks = [asyncio.create_task(self.live.run()), asyncio.create_task(self._watch_engines())]
+        works = (self.live.run(), self._limits.run(), self._watch_engines())
+        self._tasks = [asyncio.create_task(work) for work in works]
 
     async def stop(self, grace: float | None = None) -> None:
         """Drains: health NOT_SERVING, new generations refused (`DRAINING`), running ones have ``grace`` seconds
         (default: the config's ``drain_seconds``) or until ``hurry``, then the rest is cancelled."""
-        self._servicer.draining = True
-        for task in self._tasks[1:]:
+        self._stopping = self._generations.draining = True
+        for task in self._tasks[-1:]:
             task.cancel()
         await self._health.enter_graceful_shutdown()
         loop = asyncio.get_running_loop()
@@ -104,11 +120,24 @@ class GatewayServer:
         await asyncio.wait(waits, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-        await self._server.stop(0.0 if self._hurry.is_set() else max(0.0, until - loop.time()))
+        left = 0.0 if self._hurry.is_set() else max(0.0, until - loop.time())
+        await asyncio.gather(self._server.stop(left), *([] if self.http is None else [self.http.stop(left)]))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def draining(self) -> bool:
+        """New generations are refused, since it goes down or ``hold`` says so."""
+        return self._generations.draining
+
+    def hold(self, wanted: bool) -> None:
+        """An operator's drain: new generations are refused (`DRAINING`) and health says NOT_SERVING, while the process
+        stays up and what runs goes on; False takes it back. Nothing happens once ``stop`` was called."""
+        if not self._stopping and wanted != self._generations.draining:
+            self._generations.draining = wanted
+            self.engines_changed()
 
     async def wait(self) -> None:
         """Returns when the server has been stopped."""
@@ -124,7 +153,7 @@ class GatewayServer:
 
     async def ready(self) -> None:
         """Raises why a generation would be refused now, whoever asked for it: Draining, or what an engine says."""
-        if self._servicer.draining:
+        if self._generations.draining:
             raise Draining("this gateway is going down; send the request elsewhere", retry_after_s=1.0)
         await self._routes.check()
 
@@ -143,15 +172,18 @@ class GatewayServer:
         counters = {field.name: getattr(self.counters, field.name) for field in dataclasses.fields(self.counters)}
         return {
             "address": self.address,
-            "draining": self._servicer.draining,
+            "http_address": None if self.http is None else self.http.address,
+            "draining": self._generations.draining,
             "live_calls": len(self.live),
             "calls": calls,
+            "limits": self._limits.state(),
             "counters": counters | {"outcomes": dict(self.counters.outcomes)},
         }
 
     async def _report_engines(self) -> None:
         state = health_pb2.HealthCheckResponse
-        now = state.SERVING if await self._routes.healthy() else state.NOT_SERVING
+        serving = not self.draining and await self._routes.healthy()
+        now = state.SERVING if serving else state.NOT_SERVING
         for name in (GENERATE, ""):
             await self._health.set(name, now)
 
@@ -177,24 +209,30 @@ def build_server(
     texts: VersionTexts | None = None,
     now: Callable[[], float] = time.time,
     stall_seconds: float = STALL_S,
+    limits: Limits | None = None,
 ) -> GatewayServer:
-    """Binds the port (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
+    """Binds the ports (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
     ``kv_salt`` is the deployment's secret, of which each tenant's salt for the prefix cache is derived. ``texts``
-    serves versions with a tokenizer or template of their own; None refuses their prompts and chats.
+    serves versions with a tokenizer or template of their own; None refuses their prompts and chats. ``limits`` holds
+    tenants to their quotas; close it when the server has stopped and the ledger has its bills. None makes one that
+    refuses what a month's tokens limit.
 
-    Raises Unavailable where the port cannot be bound.
+    Raises Unavailable where a port cannot be bound.
     """
     counters = GatewayCounters()
     pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
-    live = LiveCalls(source, counters, now, config.snapshot_poll_seconds, stall_seconds)
+    staleness = Staleness.of(config)
+    live = LiveCalls(source, counters, now, config.snapshot_poll_seconds, stall_seconds, staleness)
     pace = Pace(config.delta_seconds, config.delta_tokens)
-    admission = Admission(source, routes, pool, now, TenantSalts(kv_salt), config.max_tokens_cap, texts)
-    servicer = GenerateServicer(admission, Calls(live, routes, usage, counters, pace, now), counters)
+    salts, limits = TenantSalts(kv_salt), limits or Limits(source, None, now)
+    admission = Admission(source, routes, pool, now, salts, config.max_tokens_cap, texts, staleness, limits)
+    generations = Generations(admission, Calls(live, routes, usage, counters, pace, now, limits), counters)
+    models = Models(admission)
     server = grpc.aio.server(
         interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(counters)],
         options=[("grpc.max_receive_message_length", config.max_message_bytes), ("grpc.so_reuseport", 0)],
     )
-    generate_pb2_grpc.add_GenerateServiceServicer_to_server(servicer, server)
+    generate_pb2_grpc.add_GenerateServiceServicer_to_server(GenerateServicer(generations, models), server)
     for service in extra:
         service.add(server)
     health_servicer: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # set on import
@@ -205,7 +243,12 @@ def build_server(
         port = server.add_insecure_port(f"{config.host}:{config.port}")
     except RuntimeError as error:
         raise Unavailable(f"port: {config.host}:{config.port} cannot be bound: {error}; choose another") from error
-    return GatewayServer(server, port, config, servicer, live, routes, health_servicer, names[1:], counters, pool)
+    http = None
+    if config.http_port is not None:
+        http = partial(HttpServer, config, config.http_port, generations, models, counters, stall_seconds)
+    return GatewayServer(
+        server, port, config, generations, live, routes, health_servicer, names[1:], counters, pool, http, limits
+    )
 
 
 __all__ = ["GENERATE", "STALL_S", "ExtraService", "GatewayServer", "build_server"]

@@ -18,10 +18,12 @@ gRPC clients take by default, and what waits for a slow reader is bounded."""
 @dataclass(frozen=True, slots=True)
 class Room:
     """``context``: tokens of prompt and one choice together. ``cap``: the deployment's most output tokens of one
-    request, all choices together; None is no cap."""
+    request, all choices together; None is no cap. ``quota``: the same by the quotas of the tenant and its adapter; who
+    asks for more than that is not refused, but gets so much."""
 
     context: int
     cap: int | None
+    quota: int | None = None
 
     def max_tokens(
         self, fields: CheckedFields, prompt_field: str, prompt: int
@@ -31,6 +33,12 @@ class Room:
         Raises InvalidRequest where the request asks for more than there is room for.
         """
         asked, source = self._each(fields, prompt_field, prompt)
+        if self.quota is not None and self.quota // fields.n < asked:
+            asked, source = self.quota // fields.n, pb.MAX_TOKENS_SOURCE_TENANT_CAP
+        if asked == 0:
+            raise InvalidRequest.field(
+                "sampling.n", f"{fields.n} choices are above this tenant's {self.quota} tokens a request; lower it"
+            )
         bad = Violations()
         if fields.min_tokens > asked:
             bad.add("stopping.min_tokens", f"{fields.min_tokens}, but only {asked} tokens are left; lower it")

@@ -19,7 +19,7 @@ from lorry.adapters.manifest import AdapterRef
 from lorry.errors import AdapterLoadFailed, LorryError, NotServedYet
 from lorry.ids import AdapterDigest
 from lorry.registry.snapshot import Resolution
-from lorry.text import TEXT_FILES, Tokenizer
+from lorry.text import TEXT_FILES, Spelling, Tokenizer, spell
 from lorry.text.files import LIMITS
 from lorry.text.worker import TextLimits, TextWorkers, VersionText
 
@@ -36,11 +36,14 @@ class TextStore(Protocol):
 
 
 class TextSide(Protocol):
-    """What makes ids of a request's text, off the event loop. Raises InvalidRequest where it cannot."""
+    """What makes ids of a request's text, and texts of ids, off the event loop. Raises InvalidRequest where it
+    cannot."""
 
     async def encode(self, prompt: str) -> tuple[int, ...]: ...
 
     async def encode_chat(self, messages: Messages, add_generation_prompt: bool) -> tuple[int, ...]: ...
+
+    async def spell(self, ids: Sequence[int]) -> tuple[Spelling, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,9 @@ class BaseText:
             return tuple(self.tokenizer.encode(text, add_special=False))
 
         return await self._run(encode)
+
+    async def spell(self, ids: Sequence[int]) -> tuple[Spelling, ...]:
+        return await self._run(lambda: tuple(spell(self.tokenizer, ids)))
 
     async def _run(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
@@ -81,7 +87,10 @@ class OwnText:
     async def encode_chat(self, messages: Messages, add_generation_prompt: bool) -> tuple[int, ...]:
         return await self._run(partial(self.workers.encode_chat, self.text, messages, add_generation_prompt))
 
-    async def _run(self, work: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+    async def spell(self, ids: Sequence[int]) -> tuple[Spelling, ...]:
+        return await self._run(partial(self.workers.spell, self.text, ids))
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
         async with self.turn:
             begun = self.pool.submit(work)
             ended = asyncio.wrap_future(begun)

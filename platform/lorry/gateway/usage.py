@@ -9,13 +9,15 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from lorry.errors import InternalError
 from lorry.gateway.ports import UsageRow
+from lorry.registry.leases.terms import Charge
 
 _log = logging.getLogger(__name__)
+_FIELDS = frozenset(field.name for field in fields(UsageRow))
 
 
 class UsageSpool:
@@ -106,10 +108,19 @@ def read_rows(path: Path) -> Iterator[UsageRow]:
     """Every whole row; torn lines are skipped."""
     with path.open("rb") as file:
         for line in file:
-            try:
-                yield UsageRow(**json.loads(line))
-            except (ValueError, TypeError):
-                continue
+            if (row := read_row(line)) is not None:
+                yield row
+
+
+def read_row(line: bytes) -> UsageRow | None:
+    """A line's row, whichever release wrote it: what an older one did not know has its default, and what a newer one
+    knows is left out. None for a line that is no row: torn by a crash, its request never saw a StreamEnd."""
+    try:
+        found = json.loads(line)
+        row = UsageRow(**{name: found[name] for name in found.keys() & _FIELDS})
+        return replace(row, charges=tuple(Charge(*map(str, one[: len(Charge._fields)])) for one in row.charges))
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 class MemoryUsage:
@@ -125,4 +136,4 @@ class MemoryUsage:
         self.rows.append(row)
 
 
-__all__ = ["MemoryUsage", "UsageSpool", "read_rows", "spool_lock"]
+__all__ = ["MemoryUsage", "UsageSpool", "read_row", "read_rows", "spool_lock"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lorry.api.v1 import generate_pb2 as pb
@@ -127,13 +127,15 @@ def resolved_model(resolution: Resolution, stated: Provenance) -> pb.ResolvedMod
         replica=stated.replica,
         alias=resolution.alias,
         canary=resolution.canary,
+        pinned=resolution.pinned,
         registry_epoch=resolution.epoch,
     )
 
 
-def model(resolution: Resolution, name: str) -> pb.Model:
+def model(resolution: Resolution, name: str, aliases: Iterable[str], created_at: float) -> pb.Model:
+    """``created_at``: Unix seconds, 0 where the registry does not say."""
     base = resolution.base
-    return pb.Model(
+    made = pb.Model(
         name=name,
         base=base.resource,
         version=resolution.version,
@@ -141,7 +143,11 @@ def model(resolution: Resolution, name: str) -> pb.Model:
         base_sha256=base.base_digest,
         tokenizer_sha256=resolution.tokenizer_sha256,
         context_tokens=base.context_tokens,
+        aliases=aliases,
     )
+    if created_at:
+        made.create_time.FromNanoseconds(round(created_at * 1e9))
+    return made
 
 
 def _reason(ended: ChoiceEnd) -> pb.FinishReason.ValueType:

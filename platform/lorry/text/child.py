@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from lorry.errors import InvalidRequest, UnsupportedBase
 from lorry.text.frames import pack, read_frame
+from lorry.text.spelling import spell
 from lorry.text.tokenizer import Tokenizer
 
 _KEPT_BYTES = 256 << 20
@@ -54,8 +55,10 @@ def _answer(loaded: _Loaded, asked: dict[str, Any]) -> dict[str, Any]:
     text = loaded.get(asked["sha256"])
     if text is None:
         return {"unknown": True}
-    made: Sequence[int] | str
-    if asked["do"] == "render":
+    made: Sequence[Any]
+    if asked["do"] == "spell":
+        made = [(one.name, None if one.data is None else one.data.hex()) for one in spell(text, asked["ids"])]
+    elif asked["do"] == "render":
         made = text.render_chat(asked["messages"], asked["opens"])
     else:
         made = text.encode(asked["text"], asked["special"])

@@ -145,6 +145,10 @@ class Tokenizer:
         token = self._backend.id_to_token(token_id)
         return None if token in self._specials else token
 
+    def name(self, token_id: int) -> str | None:
+        """The vocabulary's spelling of an id, special or not; None where it is unknown."""
+        return self._backend.id_to_token(token_id)
+
     def token_id(self, token: str) -> int | None:
         """The id with this spelling (``<|im_end|>``), or None."""
         try:

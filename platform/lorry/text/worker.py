@@ -25,6 +25,7 @@ from typing import Any
 
 from lorry.errors import AdapterLoadFailed, FieldViolation, InvalidRequest, ProvenanceMismatch, Unavailable
 from lorry.text.frames import HEAD, pack
+from lorry.text.spelling import Spelling
 
 _BACKSTOP_S = 5.0
 """The child's own alarm comes first; beyond this it is killed from here."""
@@ -190,6 +191,13 @@ class TextWorkers:
                 worker, text, "chat", {**asked, "most": self._limits.rendered_chars}, self._limits.render_s
             )
             return self._encode(worker, text, "chat", rendered, special=False)
+
+    def spell(self, text: VersionText, ids: Sequence[int]) -> tuple[Spelling, ...]:
+        """See ``lorry.text.spelling``. Raises InvalidRequest (``logprobs``) where that takes too much."""
+        with self._worker() as worker:
+            asked = {"do": "spell", "ids": list(ids), "most": len(ids)}
+            found = self._ask(worker, text, "logprobs", asked, self._limits.encode_s)
+        return tuple(Spelling(name, None if data is None else bytes.fromhex(data)) for name, data in found)
 
     def close(self) -> None:
         """Ends the children. Call it when nothing is asked any more."""

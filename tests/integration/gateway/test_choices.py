@@ -15,9 +15,10 @@ from lorry import errors
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.engine.contract import EngineEvent, EngineRequest, Finished, Started, Tokens
 from lorry.engine.fake import Fault, FaultKind
-from lorry.gateway import MemoryUsage
-from lorry.gateway import service as gateway_service
+from lorry.gateway import MemoryUsage, generations
+from lorry.gateway.models import Models
 from lorry.gateway.salts import TenantSalts
+from lorry.gateway.service import GenerateServicer
 from lorry.ids import TenantId
 from lorry.registry.entries import GrantEntry
 from lorry.request import OutputParams, SamplingParams, TokenLogprobs
@@ -239,7 +240,7 @@ async def test_a_time_to_the_first_token_that_passed_is_safe_to_retry(here: Worl
 
 
 async def test_what_piled_up_comes_in_messages_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_service, "DELTA_TOKENS_MAX", 7)
+    monkeypatch.setattr(generations, "DELTA_TOKENS_MAX", 7)
     async with world(delta_seconds=3600.0, delta_tokens=10_000) as slow:
         message = asked(n=2, max_tokens=100, top_logprobs=1)
         whole = await slow.stub.Generate(message, metadata=slow.metadata())
@@ -272,7 +273,8 @@ class _Context:
 async def test_a_revocation_between_two_choices_of_one_batch_stops_the_second() -> None:
     """What left the engine together still waits, message by message, for a reader that is slow."""
     async with world(delta_seconds=3600.0, delta_tokens=10_000, snapshot_poll_seconds=3600.0) as here:
-        servicer: Any = here.gateway._servicer
+        made = here.gateway._generations
+        servicer: Any = GenerateServicer(made, Models(made.admission))
         async with aclosing(servicer.GenerateStream(asked(n=2), _Context(here))) as stream:
             assert (await anext(stream)).WhichOneof("event") == "start"
             (live,) = here.gateway.live._calls

@@ -23,7 +23,7 @@ from lorry.gateway import GatewayCounters, MemoryUsage
 from lorry.gateway.interceptors import EmptyStreamInterceptor
 from lorry.gateway.routes import EngineRoutes
 from lorry.ids import BaseDigest, TenantId
-from lorry.registry.entries import PinEntry, VersionState
+from lorry.registry.entries import AliasEntry, PinEntry, VersionState
 from tests.integration.gateway.world import BASE, CAPS, PIRATE, World, read, ref, request, until, world
 
 
@@ -263,7 +263,9 @@ async def test_what_does_not_take_rights_away_cuts_nothing(here: World) -> None:
     await until(lambda: len(here.engine.seen) == 3)
     entry = here.adapter(PIRATE)
     three = replace(entry.versions[2], number=3, ref=ref(PIRATE, 3))
-    here.source.change(adapters=[replace(entry, versions={**entry.versions, 3: three}, aliases={"stable": 3})])
+    here.source.change(
+        adapters=[replace(entry, versions={**entry.versions, 3: three}, aliases={"stable": AliasEntry("stable", 3)})]
+    )
     acme = TenantId("t-acme")
     here.source.change(pins=[(acme, entry.id, PinEntry(acme, entry.id, 3))])
     here.revoke_grant(CAPS)

@@ -224,9 +224,7 @@ NOT_SERVED: list[tuple[str, dict[str, Any]]] = [
     ("json_schema", {"json_schema": "{}"}),
     ("json_object", {"json_object": False}),
     ("priority", {"priority": 0}),
-    ("labels", {"labels": {"a": "b"}}),
     ("sampling.typical_p", {"sampling": S(typical_p=1)}),
-    ("sticky_key", {"sticky_key": "x"}),
     ("output.progress", {"output": O(progress=True)}),
 ]
 

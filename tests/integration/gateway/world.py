@@ -31,6 +31,7 @@ from lorry.layers.spec import DecoderSpec
 from lorry.registry.authz import Role
 from lorry.registry.entries import (
     AdapterEntry,
+    AliasEntry,
     BaseModelEntry,
     GrantEntry,
     KeyEntry,
@@ -56,9 +57,14 @@ class Source:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self.seconds = 0.0
+        """Since the registry answered last."""
 
     def current(self) -> Snapshot:
         return self.snapshot
+
+    def age(self) -> float:
+        return self.seconds
 
     def change(self, **rows: Any) -> None:
         self.snapshot = self.snapshot.replace(self.snapshot.epoch + 1, **rows)
@@ -140,7 +146,8 @@ def ref(resource: str, number: int) -> AdapterRef:
 def _adapter(entry_id: str, tenant: str, name: str, numbers: dict[int, VersionState], **aliases: int) -> AdapterEntry:
     resource = f"tenants/{tenant}/adapters/{name}"
     versions = {n: VersionEntry(n, state, "b-smol", ref(resource, n)) for n, state in numbers.items()}
-    return AdapterEntry(entry_id, TenantId(f"t-{tenant}"), tenant, name, versions, aliases)
+    pointed = {alias: AliasEntry(alias, number) for alias, number in aliases.items()}
+    return AdapterEntry(entry_id, TenantId(f"t-{tenant}"), tenant, name, versions, pointed)
 
 
 def make_snapshot() -> tuple[Snapshot, dict[str, str]]:

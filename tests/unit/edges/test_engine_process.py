@@ -30,7 +30,7 @@ async def test_the_process_ends_when_its_step_loop_has_ended(tmp_path: Path, mon
     def fault(plan: object) -> None:
         raise RuntimeError("a fault of the device")
 
-    monkeypatch.setattr("lorry.engine.build.build", lambda _: BuiltEngine(config, parts, host.close))
+    monkeypatch.setattr("lorry.engine.build.build", lambda _: BuiltEngine(config, parts, host, host.close))
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as stdin, os.fdopen(writer, "wb"):
         monkeypatch.setattr(sys, "stdin", stdin)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lorry.cli.app import build_parser
-from lorry.cli.serve import chosen_settings
+from lorry.cli.serve import _http_port, chosen_settings
 from lorry.cli.sizes import fraction, part, size
-from lorry.config import MemoryConfig, SchedulerConfig
+from lorry.config import HTTP_PORT, MemoryConfig, SchedulerConfig
 from lorry.engine.settings import DECODE_STEP_S, MIXED_STEP_S, EngineSettings, ModelNumbers, derive
 from lorry.errors import InvalidRequest, UnsupportedBase
 from lorry.memory import split_budget
@@ -184,6 +184,15 @@ def test_flags_of_serve_override_what_is_derived(tmp_path: Path) -> None:
     assert options.memory_budget == 64 << 20
     assert parse(["serve", "--memory-budget-mb", "64"]).memory_budget_mb == 64
     assert parse(["serve", "--ops-port", "0"]).ops_port == 0
+
+
+def test_where_openai_s_api_is_served() -> None:
+    parse = build_parser().parse_args
+    found = [
+        _http_port(parse(["serve", *flags]))
+        for flags in ([], ["--port", "0"], ["--http-port", "7"], ["--port", "0", "--http-port", "7"], ["--no-http"])
+    ]
+    assert found == [HTTP_PORT, 0, 7, 7, None]
 
 
 def test_fractions_of_the_budget_are_flags(tmp_path: Path) -> None:

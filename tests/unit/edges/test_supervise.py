@@ -118,7 +118,9 @@ async def test_a_base_that_cannot_be_served_fails_the_first_start_at_once(base: 
     config = engine_config(base)
     bad = replace(config, memory=replace(config.memory, budget_bytes=1 << 12))
     async with supervised(bad, tmp_path) as (supervisor, said):
-        with pytest.raises(EngineUnavailable, match=r"ended with 78(.|\n)*budget_bytes"):
+        with pytest.raises(
+            EngineUnavailable, match=r"^the engine cannot start: INVALID_REQUEST: memory\.budget_bytes(.|\n)*log"
+        ):
             await supervisor.start()
         assert supervisor.pid is None
         assert supervisor.state()["last_exit_status"] == 78
@@ -142,7 +144,7 @@ async def test_a_start_that_fails_later_is_tried_again(base: Path, tmp_path: Pat
         config_json.write_text(text)
         await supervisor.reaches(Phase.WARM)
         assert len((await ask(supervisor.client, [1], None, 4)).ids) == 4
-        assert any("ended with 78" in line for line in said)
+        assert any("cannot start: UNSUPPORTED_BASE" in line for line in said)
 
 
 async def test_stop_lets_what_runs_end_and_refuses_what_comes(base: Path, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ async def opened(base: Path, **changes: Any) -> AsyncIterator[tuple[EngineParts,
     config = engine_config(base, **changes)
     host = FolderHost(read_spec(base))
     parts = build_parts(config, host)
-    yield parts, BuiltEngine(config, parts, host.close)
+    yield parts, BuiltEngine(config, parts, host, host.close)
 
 
 async def long_request(engine: LocalEngine, name: str = "long", tokens: int = 200) -> EngineRequest:

@@ -13,6 +13,7 @@ from lorry.errors import EngineUnavailable, InternalError
 from lorry.gateway import EngineRoutes, GatewayCounters, MemoryUsage
 from lorry.gateway.admission import Admitted
 from lorry.gateway.calls import Calls
+from lorry.gateway.limits import Limits
 from lorry.gateway.live import LiveCalls
 from lorry.gateway.relay import Pace
 from lorry.gateway.wire import Answer
@@ -22,13 +23,22 @@ from tests.unit.engine_contract.fakes import bench_of, fake_engine
 
 
 class _Context:
-    """What Calls needs of grpc's context."""
+    """A call without a transport."""
 
     def __init__(self) -> None:
-        self.done: list[Callable[[object], None]] = []
+        self.done: list[Callable[[], object]] = []
 
-    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+    def api_key(self) -> str:
+        raise AssertionError("it was admitted already")
+
+    def seconds_left(self) -> float | None:
+        return None
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
         self.done.append(callback)
+
+    def cancel(self) -> None:
+        raise AssertionError("nobody stalls here")
 
 
 async def _open(engine: Any) -> tuple[Calls, Admitted, MemoryUsage, GatewayCounters]:
@@ -40,17 +50,18 @@ async def _open(engine: Any) -> tuple[Calls, Admitted, MemoryUsage, GatewayCount
     wanted = await bench_request(bench_of(engine), resolution.ref, max_tokens=100)
     answer = Answer("mine", resolution, Any, len(wanted.prompt), True, True)  # type: ignore[arg-type]  # not read
     live = LiveCalls(Source(snapshot), counters, time.time, 1.0, 30.0)
-    calls = Calls(live, routes, usage, counters, Pace(0.0, 1), time.time)
+    limits = Limits(Source(snapshot))
+    calls = Calls(live, routes, usage, counters, Pace(0.0, 1), time.time, limits)
     return calls, Admitted(keys["acme"], caller, resolution, route, wanted, answer, False), usage, counters
 
 
 async def test_the_rpcs_end_aborts_while_the_handler_is_stuck() -> None:
     engine, context = fake_engine(), _Context()
     calls, admitted, _, _ = await _open(engine)
-    async with calls.open(admitted, context) as call:  # type: ignore[arg-type]  # see _Context
+    async with calls.open(admitted, context) as call:
         await call.relay.next()
         assert engine.aborted == []
-        context.done[0](None)
+        context.done[0]()
         async with asyncio.timeout(10):
             while not engine.aborted:
                 await asyncio.sleep(0)
@@ -62,7 +73,7 @@ async def test_a_call_that_breaks_off_bills_what_was_handed_out_and_no_more(hand
     engine = fake_engine()
     calls, admitted, usage, counters = await _open(engine)
     with pytest.raises(EngineUnavailable):  # noqa: PT012 - the error must leave through the block
-        async with calls.open(admitted, _Context()) as call:  # type: ignore[arg-type]  # see _Context
+        async with calls.open(admitted, _Context()) as call:
             await call.relay.next()
             call.handed = handed
             raise EngineUnavailable("gone")
@@ -80,7 +91,7 @@ async def test_a_bill_that_is_refused_leaves_nothing_running_in_the_engine(monke
 
     monkeypatch.setattr(usage, "post", refuse)
     with pytest.raises(InternalError):  # noqa: PT012 - the error must leave through the block
-        async with calls.open(admitted, _Context()) as call:  # type: ignore[arg-type]  # see _Context
+        async with calls.open(admitted, _Context()) as call:
             await call.relay.next()
             call.handed = 1
             raise EngineUnavailable("gone")

@@ -109,3 +109,31 @@ def test_counting_tokens_is_bounded_alike() -> None:
     check_text(pb.CountTokensRequest(chat=chat(MESSAGES_MAX + 1)), bad)
     with pytest.raises(InvalidRequest, match=str(MESSAGES_MAX)):
         bad.raise_if_any()
+
+
+GOOD_LABELS = {"a" * 63: "", "team.x_y-0": "é" * 128, "emoji": "👩‍🚒"} | {f"k{i}": "v" for i in range(13)}
+
+
+def test_labels_and_the_sticky_key_pass_at_their_limits() -> None:
+    found = check_fields(pb.GenerateRequest(prompt="x", labels=GOOD_LABELS, sticky_key="é" * 128), VOCABULARY, CONTEXT)
+    assert found.labels == GOOD_LABELS
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("labels", {"labels": GOOD_LABELS | {"more": "x"}}),
+        ("labels['']", {"labels": {"": "x"}}),
+        ("labels['Team']", {"labels": {"Team": "x"}}),
+        ("labels['a\\n']", {"labels": {"a\n": "x"}}),
+        (f"labels['{'a' * 64}']", {"labels": {"a" * 64: "x"}}),
+        ("labels[a]", {"labels": {"a": "x" * 129}}),
+        ("labels[a]", {"labels": {"a": "x\0"}}),
+        ("labels[a]", {"labels": {"a": "\r\n"}}),
+        ("labels[a]", {"labels": {"a": "\x85"}}),
+        ("labels[a]", {"labels": {"a": "\u2028"}}),
+        ("sticky_key", {"sticky_key": "x" * 129}),
+    ],
+)
+def test_labels_and_sticky_keys_beyond_them_are_refused(field: str, fields: dict[str, Any]) -> None:
+    assert [violation.field for violation in refused(prompt="x", **fields).violations] == [field]

@@ -67,6 +67,19 @@ async def test_a_ledger_that_fails_loses_nothing_and_torn_lines_are_passed_over(
     assert list(books.rows) == ["us_0", "us_1", "us_2", "us_3"]
 
 
+async def test_everything_that_a_row_says_reaches_the_ledger(tmp_path: Path) -> None:
+    path, books = tmp_path / "usage.jsonl", Books()
+    told = {"alias": "prod", "canary": True, "labels": {"team": "é"}, "queue_s": 0.5, "ttft_s": 1.5, "decode_s": 2.5}
+    spool = UsageSpool(path)
+    spool.post(replace(ROW, tenant="t-acme", **told))  # type: ignore[arg-type]  # a mixed dict
+    spool.post(replace(ROW, tenant="t-acme", ledger_id="us_bad", labels=7))  # type: ignore[arg-type]  # no labels
+    await spool.close()
+    assert await LedgerDrain(path, books).drain() == 1
+    (row,) = books.rows.values()
+    assert {name: getattr(row, name) for name in told} == told
+    assert (row.principal, row.replica) == ("p", "engine-0")
+
+
 class Strict(Books):
     """Refuses batches that have a row of ``bad``, as a constraint does."""
 

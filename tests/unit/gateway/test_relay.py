@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import (
     ChoiceEnd,
     EngineClient,
@@ -16,9 +17,11 @@ from lorry.engine.contract import (
     EngineInfo,
     EngineRequest,
     Finished,
+    Forgotten,
     Provenance,
     Started,
     Tokens,
+    Whereabouts,
 )
 from lorry.errors import EmptyStream, GrantRevoked, InternalError, LorryError, ProvenanceMismatch, RequestCancelled
 from lorry.gateway.pieces import Piece
@@ -61,6 +64,18 @@ class HandFed(EngineClient):
         raise NotImplementedError
 
     async def state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+        raise NotImplementedError
+
+    async def preload(self, ref: AdapterRef, wait_s: float) -> None:
+        raise NotImplementedError
+
+    async def evict(self, digest: AdapterDigest) -> bool:
+        raise NotImplementedError
+
+    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,21 @@ async def test_rows_come_back_and_one_fsync_serves_many(tmp_path: Path) -> None:
     assert spool.commits <= 3
     assert path.stat().st_mode & 0o777 == 0o600
     await spool.close()
+
+
+async def test_rows_of_older_and_newer_releases_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "usage.jsonl"
+    full = replace(ROW, alias="prod", canary=True, labels={"team": "a"}, queue_s=0.1, ttft_s=0.2, decode_s=0.3)
+    spool = UsageSpool(path)
+    await spool.record(full)
+    await spool.close()
+    newer = json.loads(path.read_text())
+    older = {name: newer[name] for name in list(newer)[:16]}
+    with path.open("a") as file:
+        lines: list[object] = [older, newer | {"colour": "red"}, [], {"ledger_id": "us_1"}, 7, None]
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    assert list(older)[-1] == "ended_at"
+    assert list(read_rows(path)) == [full, ROW, full]
 
 
 async def test_posted_rows_are_durable_after_close_and_appended_later(tmp_path: Path) -> None:

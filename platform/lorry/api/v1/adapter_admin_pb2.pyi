@@ -1493,7 +1493,7 @@ class ReplicaResidency(_message.Message):
     disk: _builtins.bool
     """On its disk."""
     running: _builtins.int
-    """Requests of the asking tenant's adapter that run on it now."""
+    """Requests that run or wait on it; told to a platform administrator alone."""
     def __init__(
         self,
         *,

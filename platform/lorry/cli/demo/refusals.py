@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lorry.cli.admin import AdminClient
 from lorry.cli.demo.scenario import BASE_MODEL, TENANTS
 from lorry.cli.demo.setup import Made
 from lorry.client import AsyncClient
+from lorry.client.admin import AdminClient
 from lorry.errors import LorryError, Unauthenticated
 
 _REVOKED_WITHIN_S = 5.0

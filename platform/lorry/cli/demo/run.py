@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from lorry.cli.admin import AdminClient
 from lorry.cli.demo.picture import Picture
 from lorry.cli.demo.refusals import Refusal, refuse_all
 from lorry.cli.demo.scenario import QUESTIONS, Ask, first_wave, second_wave
@@ -27,6 +26,7 @@ from lorry.cli.demo.streams import Call, run_all
 from lorry.cli.homes import Home, HomeLock
 from lorry.cli.model import prepare_smollm2, rich_progress
 from lorry.cli.platform import Platform, Settings
+from lorry.client.admin import AdminClient
 from lorry.config import GatewayConfig, SchedulerConfig
 from lorry.engine.contract import EngineInfo
 from lorry.errors import InternalError, ResourceNotFound

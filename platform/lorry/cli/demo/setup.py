@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lorry.cli.admin import AdminClient
 from lorry.cli.demo.scenario import BASE, BASE_MODEL, TENANTS
+from lorry.client.admin import AdminClient
 from lorry.engine.contract import EngineInfo
 
 

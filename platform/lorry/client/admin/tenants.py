@@ -1,0 +1,55 @@
+"""Tenants, prepared. A tenant is ``acme`` or `tenants/acme`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from lorry.api.v1 import tenant_admin_pb2 as pb
+from lorry.client.admin.names import new_request_id, tenant_name
+from lorry.client.prepared import PAGE_SIZE, TENANTS, Paged, Unary
+
+
+def create_tenant(tenant: str, display_name: str = "") -> Unary[pb.Tenant]:
+    """Raises AlreadyExists where the name is taken; a name is never used again."""
+    request = pb.CreateTenantRequest(tenant_id=tenant, display_name=display_name, request_id=new_request_id())
+    return TENANTS.unary("CreateTenant", request, pb.Tenant)
+
+
+def get_tenant(tenant: str) -> Unary[pb.Tenant]:
+    """One tenant."""
+    return TENANTS.unary("GetTenant", pb.GetTenantRequest(name=tenant_name(tenant)), pb.Tenant)
+
+
+def list_tenants() -> Paged[pb.Tenant]:
+    """All, by name."""
+    request = pb.ListTenantsRequest(page_size=PAGE_SIZE)
+    return TENANTS.paged("ListTenants", request, pb.ListTenantsResponse, lambda page: page.tenants)
+
+
+def update_tenant(
+    tenant: str,
+    *,
+    display_name: str | None = None,
+    suspended: bool | None = None,
+    import_prefixes: Sequence[str] | None = None,
+    etag: str = "",
+) -> Unary[pb.Tenant]:
+    """Changes what is not None. ``import_prefixes``: `s3://bucket/prefix/` each, instead of those that were there."""
+    changed = pb.Tenant(name=tenant_name(tenant), etag=etag)
+    mask = FieldMask()
+    if display_name is not None:
+        changed.display_name = display_name
+        mask.paths.append("display_name")
+    if suspended is not None:
+        changed.suspended = suspended
+        mask.paths.append("suspended")
+    if import_prefixes is not None:
+        changed.import_prefixes.extend(import_prefixes)
+        mask.paths.append("import_prefixes")
+    request = pb.UpdateTenantRequest(tenant=changed, update_mask=mask)
+    return TENANTS.unary("UpdateTenant", request, pb.Tenant, repeatable=not etag)
+
+
+__all__ = ["create_tenant", "get_tenant", "list_tenants", "update_tenant"]

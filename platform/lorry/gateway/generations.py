@@ -1,0 +1,134 @@
+"""The service layer: one generation as events, the same for every transport."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from itertools import chain
+
+from lorry.api.v1 import generate_pb2 as pb
+from lorry.errors import Draining, EmptyStream, LorryError, ProvenanceMismatch
+from lorry.gateway import wire
+from lorry.gateway.admission import Admission, Admitted
+from lorry.gateway.calls import Calls
+from lorry.gateway.context import CallContext
+from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.pieces import Merger
+
+DELTA_TOKENS_MAX = 1024
+"""Tokens of one message, so that what piled up for a slow reader fits what clients take."""
+
+Event = pb.StreamStart | pb.Delta | pb.StreamEnd
+
+
+class Generation:
+    """One request. Either ``whole`` or ``events``, once."""
+
+    def __init__(
+        self,
+        message: pb.GenerateRequest,
+        context: CallContext,
+        admission: Admission,
+        calls: Calls,
+        counters: GatewayCounters,
+        draining: bool,
+    ) -> None:
+        self._message = message
+        self._context = context
+        self._admission = admission
+        self._calls = calls
+        self._counters = counters
+        self._draining = draining
+        self._admitted: Admitted | None = None
+
+    @property
+    def admitted(self) -> Admitted:
+        """Known once there is an answer, or the first event of one."""
+        assert self._admitted is not None, "nothing is answered before it was admitted"
+        return self._admitted
+
+    async def whole(self) -> pb.GenerateResponse:
+        """Raises the LorryError that refused or ended it."""
+        async with self._counted():
+            admitted = await self._admit()
+            async with self._calls.open(admitted, self._context) as call, aclosing(call.batches()) as batches:
+                whole = Merger()
+                async for batch in batches:
+                    for piece in batch.pieces:
+                        whole.add(piece.choice, piece.token_ids, piece.text, piece.logprobs)
+                    if batch.finished is not None:
+                        await self._calls.settle(call, batch.finished)
+                        return wire.response(
+                            admitted.answer, call.relay.started, whole.take(), batch.finished, call.ledger_id
+                        )
+        raise AssertionError("batches end finished or raise")
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """StreamStart, Deltas, StreamEnd; or the LorryError that refused or ended it, at any point. Never ends without
+        one of both. Nothing comes before the engine's first token, so what is refused may be sent again; the bill is
+        durable before StreamEnd comes. Close it."""
+        async with self._counted():
+            admitted = await self._admit()
+            async with self._calls.open(admitted, self._context) as call, aclosing(call.batches()) as batches:
+                begun = ended = False
+                held: Counter[int] = Counter()
+                async for batch in batches:
+                    if not begun:
+                        begun = True
+                        yield wire.start(admitted.answer, call.relay.started)
+                    for piece in chain.from_iterable(piece.split(DELTA_TOKENS_MAX) for piece in batch.pieces):
+                        delta = wire.delta(admitted.answer, piece)
+                        held[piece.choice] += len(piece.token_ids)
+                        if delta is not None:
+                            call.check()
+                            call.handed += held.pop(piece.choice)
+                            yield delta
+                    if batch.finished is not None:
+                        await self._calls.settle(call, batch.finished)
+                        ended = True
+                        yield wire.end(admitted.answer, call.relay.started, batch.finished, call.ledger_id)
+                if not ended:
+                    raise EmptyStream("the stream would have ended OK without an end; try again, and report this")
+
+    async def _admit(self) -> Admitted:
+        if self._draining:
+            raise Draining("this gateway is going down; send the request again", retry_after_s=1.0)
+        try:
+            self._admitted = await self._admission.admit(self._message, self._context)
+        except ProvenanceMismatch:
+            self._counters.provenance_mismatches += 1
+            raise
+        return self._admitted
+
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        outcome = "CANCELLED"
+        try:
+            yield
+            outcome = "OK"
+        except LorryError as error:
+            outcome = error.reason
+            raise
+        except Exception:  # counted under its name, and raised on
+            outcome = "INTERNAL"
+            raise
+        finally:
+            self._counters.outcomes[outcome] += 1
+
+
+class Generations:
+    """Begins generations, for all transports of one gateway. ``draining``: new ones are refused."""
+
+    def __init__(self, admission: Admission, calls: Calls, counters: GatewayCounters) -> None:
+        self.admission = admission
+        self._calls = calls
+        self._counters = counters
+        self.draining = False
+
+    def begin(self, message: pb.GenerateRequest, context: CallContext) -> Generation:
+        """Nothing is checked before its answer is asked for."""
+        return Generation(message, context, self.admission, self._calls, self._counters, self.draining)
+
+
+__all__ = ["DELTA_TOKENS_MAX", "Event", "Generation", "Generations"]

@@ -1,0 +1,1 @@
+"""A gateway on a real registry."""
