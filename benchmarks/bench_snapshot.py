@@ -29,7 +29,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]  # no stubs installed
 from reporting import keep, parser_of, quantile, show
 from rich.progress import Progress
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from lorry.adapters.manifest import AdapterFile, files_digest
 from lorry.errors import ModelNotFound
@@ -162,6 +162,7 @@ async def fill(registry: Registry, adapters: int, tenants: int, done: Callable[[
                     done(ROWS)
             for table, values in waiting.items():
                 await connection.execute(insert(table), values)
+        await connection.execute(text("ANALYZE"))  # as either database does by itself in time
     return keys
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    client,
     device,
     files,
     forms,
@@ -13,6 +14,7 @@ from tests.mutants import (
     kernels_fused,
     kernels_gate,
     kernels_lora,
+    limits,
     memory,
     names,
     paged,
@@ -35,6 +37,8 @@ GUARDS: tuple[Guard, ...] = (
     *kernels_lora.GUARDS,
     *paged.GUARDS,
     *forms.GUARDS,
+    *client.GUARDS,
+    *limits.GUARDS,
     *tenancy.GUARDS,
     *records.GUARDS,
     *http.GUARDS,

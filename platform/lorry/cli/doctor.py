@@ -131,10 +131,12 @@ def _handshake(here: Session) -> str:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_WAIT_S) as plain,
             context.wrap_socket(plain, server_hostname=name) as secured,
         ):
-            secured.recv(1)  # a server that wants a certificate says so only now
+            # A server that wants a certificate says so only now, or just leaves.
+            if secured.recv(1) or here.tls.cert is not None:
+                return "the handshake went well, what follows did not"
+            return "the server ends it: it may want a certificate of the client"
     except (OSError, ValueError) as error:
         return str(error)
-    return "the handshake went well, what follows did not"
 
 
 def _loopback(address: str) -> bool:

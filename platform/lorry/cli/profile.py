@@ -66,7 +66,7 @@ def save_profile(profile: Profile) -> Path:
     path = profile_path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    lines = [f"{one.name} = {json.dumps(value)}\n" for one in fields(profile) if (value := getattr(profile, one.name))]
+    lines = [f"{one.name} = {_toml(value)}\n" for one in fields(profile) if (value := getattr(profile, one.name))]
     scratch.unlink(missing_ok=True)
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -86,6 +86,11 @@ def remove_profile() -> Path | None:
     except FileNotFoundError:
         return None
     return path
+
+
+def _toml(value: str | bool) -> str:
+    """JSON's strings are TOML's, but for DEL, which TOML wants escaped, and surrogates, which it knows not."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _path(text: str) -> Path | None:

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class LiveCall:
-    """``epoch`` is the last one in which key, tenant, grant and version were seen to hold; ``caller`` is of that one."""
+    """``epoch``: the last one in which key, tenant, grant and version were seen to hold; ``caller`` is of that one."""
 
     api_key: str = field(repr=False)
     caller: Caller

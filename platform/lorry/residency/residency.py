@@ -221,8 +221,8 @@ class Residency(Generic[R]):
             self._evict(row)
 
     def lose(self, digest: AdapterDigest) -> SlotId | None:
-        """The device's copy is damaged or not wanted any more: empty its slot, and say which. None, and nothing changed,
-        while somebody is pinned to it, or where it is not resident."""
+        """The device's copy is damaged, or not wanted any more: empty its slot, and say which. None, and nothing
+        changed, while somebody is pinned to it, or where it is not resident."""
         row = self._slots.find(digest)
         if row is None or row.pins:
             return None

@@ -102,6 +102,7 @@ class Platform:
     store_root: Path
     spool: Path
     admin: Client
+    address: str
 
     def client(self, key: str) -> Client:
         return Client(self.channel, key)
@@ -169,7 +170,7 @@ async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
         admin = Client(channel, start.admin_key)
         yield Platform(
             channel, registry, source, store, gate, versions, lifecycle, engine, tmp_path / "objects",
-            tmp_path / "spool", admin
+            tmp_path / "spool", admin, f"127.0.0.1:{port}"
         )  # fmt: skip
     await server.stop(None)
     await registry.close()

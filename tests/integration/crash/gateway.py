@@ -16,6 +16,7 @@ from lorry.config import GatewayConfig
 from lorry.engine.transport_client import GrpcEngineClient
 from lorry.errors import LorryError
 from lorry.gateway import EngineRoutes, LedgerDrain, UsageSpool, build_server
+from lorry.gateway.limits import Limits
 from lorry.registry import Caller, Registry, SnapshotSource, load_secrets
 
 TENANT = "anna"
@@ -29,7 +30,8 @@ async def main(home: Path, url: str, socket: str, port: int) -> None:
     usage = UsageSpool(home / "usage.jsonl")
     drain = LedgerDrain(home / "usage.jsonl", registry.usage, file_bytes=64 << 10)
     engine = GrpcEngineClient(f"unix:{socket}")
-    server = build_server(GatewayConfig(port=port), source, EngineRoutes([engine]), usage, kv_salt=secrets.kv_salt)
+    routes, limits = EngineRoutes([engine]), Limits(source, registry.leases)
+    server = build_server(GatewayConfig(port=port), source, routes, usage, kv_salt=secrets.kv_salt, limits=limits)
     await server.start()
     admin = source.current().authenticate((home / "admin").read_text(), time.time())
     await asyncio.gather(source.run(), drain.run(0.05), changes(registry, admin, home / "answered"))

@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from lorry.registry import PageRequest
-from lorry.registry.db.tables import UsageEvent
+from lorry.registry import PageRequest, Registry
+from lorry.registry.db.tables import Quota, UsageEvent
+from lorry.registry.leases import repository as leases
+from lorry.registry.leases.months import month_of
+from lorry.registry.leases.terms import CLOCKS_S, LEASE_S
 from tests.integration.crash.gateway import TENANT
 from tests.integration.crash.world import Check, Crashing, Victim, crashing
 from tests.support.results import keep_result
@@ -23,7 +27,19 @@ from tests.unit.registry.usages import check_sums, kept
 
 KILLS = 12
 SOAK_KILLS = 50
-AFTERWARDS: list[Check] = []
+
+
+async def no_quota_leaked(registry: Registry) -> None:
+    """The month's tokens are those of the ledger, and no lease of a killed gateway outlives its time."""
+    async with registry.database.read() as session:
+        (quota,) = (await session.execute(select(Quota))).scalars()
+        found = await leases.use(session, quota, month_of(time.time()), time.time() + LEASE_S + CLOCKS_S)
+    tokens = sum(row.prompt_tokens + row.output_tokens for row in await kept(registry))
+    assert (found.used, found.leased) == (tokens, 0)
+    assert tokens > 0
+
+
+AFTERWARDS: list[Check] = [no_quota_leaked]
 """More that must hold of a registry when the load is over and everything has been drained."""
 
 pytestmark = pytest.mark.skipif(

@@ -22,6 +22,7 @@ import grpc.aio
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.registry import Caller, PageRequest, Registry, bootstrap
+from lorry.registry.limits.bounds import LimitValues
 from tests.integration.crash.gateway import TENANT
 from tests.support.cluster import Cluster
 from tests.unit.engine_contract.fakes import BASE_DIGEST, tokenizer
@@ -182,6 +183,7 @@ async def _registered(registry: Registry, admin: Caller) -> str:
     await registry.bases.create(admin, "tiny", BASE_DIGEST, tokenizer().sha256, config)
     await registry.tenants.create(admin, TENANT)
     await registry.grants.create(admin, TENANT, BASE)
+    await registry.quotas.set(admin, TENANT, None, LimitValues(concurrency=1000, tokens_per_month=1_000_000_000))
     _, text = await registry.keys.create(admin, TENANT, "caller", "member")
     return text
 

@@ -69,6 +69,23 @@ def revoked_long_ago(here: World) -> None:
     here.source.change(grants=[grant])
 
 
+def crowded(here: World) -> None:
+    """The tenant's only seat is taken."""
+    acme = TenantId("t-acme")
+    here.source.change(quotas=[(acme, "", QuotaEntry("q-acme", acme, "", None, 1, None, None, None, 1))])
+    (quota,) = here.gateway._limits._of(acme, "")
+    quota.seats.taken = 1
+
+
+def spent(here: World) -> None:
+    """The registry has just said that nothing is left of the month's tokens."""
+    acme = TenantId("t-acme")
+    here.source.change(quotas=[(acme, "", QuotaEntry("q-acme", acme, "", None, None, None, 100, None, 1))])
+    (quota,) = here.gateway._limits._of(acme, "")
+    assert quota.budget is not None
+    quota.budget._unspent, quota.budget.known_until = 0, float("inf")
+
+
 def draining(here: World) -> None:
     here.gateway._generations.draining = True
 
@@ -138,12 +155,12 @@ ROWS: dict[str, Row] = {
     ),
     "tenant quota": Row(
         *(errors.QuotaExceeded, "RESOURCE_EXHAUSTED", 429, "QUOTA_EXCEEDED"),
-        provoke=refused(errors.QuotaExceeded("quota: 60 requests a minute", retry_after_s=2.5)),
-        retry=2.5,
+        provoke=crowded,
+        retry=1.0,
     ),
     "token budget spent": Row(
         *(errors.TokenBudgetSpent, "RESOURCE_EXHAUSTED", 429, "TOKEN_BUDGET_SPENT"),
-        provoke=refused(errors.TokenBudgetSpent("quota: the month's tokens are spent")),
+        provoke=spent,
     ),
     "overload": Row(
         *(errors.Overloaded, "UNAVAILABLE", 503, "OVERLOADED"),
@@ -270,8 +287,8 @@ async def test_row(here: World, name: str, whole: bool) -> None:
     told = answer.json()["error"]
     assert answer.status_code == row.status
     assert answer.headers["content-type"] == "application/json"
-    spent = row.error is errors.TokenBudgetSpent
-    assert told["code"] == ("insufficient_quota" if spent else row.reason)
+    no_budget = row.error is errors.TokenBudgetSpent
+    assert told["code"] == ("insufficient_quota" if no_budget else row.reason)
     assert told["lorry"]["reason"] == row.reason
     assert told["lorry"].get("metadata", {}) == error.metadata
     assert answer.headers["x-request-id"]

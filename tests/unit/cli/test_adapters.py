@@ -86,5 +86,7 @@ def test_a_base_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "config.json").write_bytes(content)
     assert main(["adapters", "validate", str(tmp_path), "--base", str(tmp_path), "--json"]) == 1
     shown = capsys.readouterr()
-    assert "UNSUPPORTED_BASE: --base" in shown.err
+    found = json.loads(shown.err)["error"]
+    assert found["reason"] == "UNSUPPORTED_BASE"
+    assert found["message"].startswith("--base: ")
     assert shown.out == ""

@@ -179,8 +179,9 @@ async def test_the_command_line_sends_what_it_is_told_and_answers_in_json(
     assert (seen.sampling.repetition_penalty, seen.sampling.frequency_penalty) == (1.25, -1.5)
     assert (seen.sampling.presence_penalty, seen.cache_scope, seen.n) == (0.5, "team", 2)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1]
-    assert answer["text"] == answer["choices"][0]["text"]
-    assert (answer["output_tokens"], answer["cached_prompt_tokens"]) == (12, 0)
+    assert answer["model"]["adapter"] == PIRATE
+    assert (answer["usage"]["outputTokens"], answer["usage"]["cachedPromptTokens"]) == (12, 0)
+    assert answer["requestId"]
     for choice in answer["choices"]:
         assert len(choice["logprobs"]) == 6
         assert {len(one["top"]) for one in choice["logprobs"]} == {2}

@@ -18,6 +18,7 @@ from lorry.client.admin import AdminClient, SyncAdminClient
 from lorry.errors import (
     AdapterRefused,
     FailedPrecondition,
+    InternalError,
     InvalidRequest,
     ObjectStoreUnavailable,
     ResourceNotFound,
@@ -175,6 +176,13 @@ def test_failures_in_a_row_end_it_and_the_error_names_the_upload(push: Push, sto
 def test_what_the_server_refuses_is_not_sent_again(push: Push, store: Store) -> None:
     store.faults = [RoleTooLow("not an owner")]
     with pytest.raises(RoleTooLow):
+        push()
+    assert len(store.server.of("PutChunk")) == 1
+
+
+def test_a_server_that_stands_still_is_not_sent_to_for_ever(push: Push, store: Store) -> None:
+    store.server.script("PutChunk", pb.PutChunkResponse(), RoleTooLow("enough"))
+    with pytest.raises(InternalError, match="stands still"):
         push()
     assert len(store.server.of("PutChunk")) == 1
 

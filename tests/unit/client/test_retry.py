@@ -269,3 +269,7 @@ async def test_the_asyncio_admin_client_tries_by_the_same_rules(server: Recorder
         with pytest.raises(Overloaded):
             await admin.rotate_key("tenants/acme/apiKeys/1")
     assert len(server.of("RotateApiKey")) == 1
+
+
+def test_a_spent_budget_is_not_tried_again_even_where_a_proxy_took_the_pushback_away() -> None:
+    assert Retry().wait_s(TokenBudgetSpent("spent until December", retry_after_s=1.0), 0) is None

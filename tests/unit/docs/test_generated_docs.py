@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from lorry.cli.app import build_parser
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -20,7 +22,7 @@ def generate() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/adapters.md", "docs/api.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/adapters.md", "docs/api.md", "docs/cli.md"])
 def test_a_page_is_what_the_generator_makes(generate: ModuleType, name: str) -> None:
     made: dict[Path, str] = generate.pages()
     assert (ROOT / name).read_text(encoding="utf-8") == made[ROOT / name], "run `make docs`"
@@ -43,6 +45,17 @@ def test_every_field_and_message_has_its_row(generate: ModuleType) -> None:
             assert [row for row in message.field if f"| {row.number} | `{row.name}` |" not in section] == []
         for service in proto.file.service:
             assert [method for method in service.method if f"| `{method.name}` |" not in page] == []
+
+
+def test_every_command_and_flag_is_listed(generate: ModuleType) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for name, _, parser in generate._commands(build_parser()):
+        for action, _, own in [*generate._commands(parser)] or [("", "", parser)]:
+            heading = f"lorry {name} {action}".rstrip()
+            assert f"# {heading}\n" in page
+            section = page.split(f"# {heading}\n", 1)[1].split("\n#", 1)[0] + page.split("\n## ", 1)[0]
+            flags = [flag for argument in own._actions for flag in argument.option_strings if flag[:2] == "--"]
+            assert [flag for flag in flags if flag != "--help" and f"`{flag}" not in section] == []
 
 
 def test_links_lead_somewhere() -> None:

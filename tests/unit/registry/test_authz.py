@@ -17,6 +17,8 @@ from lorry.registry.aliases import repository as aliases
 from lorry.registry.audit import repository as audit
 from lorry.registry.authz import Caller, VerifiedTenantId, require_admin, require_owner, verify_tenant
 from lorry.registry.grants import repository as grants
+from lorry.registry.leases import repository as leases
+from lorry.registry.limits import repository as quotas
 from lorry.registry.tenants import repository as tenants
 from lorry.registry.usage import repository as usage
 from lorry.registry.usage import sums_repository as usage_sums
@@ -65,11 +67,13 @@ UNVERIFIED = {
     "find_by_name",  # the caller's own grant decides next
     "require_servable", "insert_version", "list_versions",  # on a row that was opened
     "append", "add_sums", "base_names", "touch_keys", "uneven",  # the gateway's own ledger
+    "charge", "end", "forget", "leases_of", "lock_quotas", "open_months", "quotas_of", "use",  # of a gateway's quotas
+    "_in_ledger", "_spend",
 }  # fmt: skip
 
 
 def test_repositories_take_verified_ids() -> None:
-    for module in (adapters, aliases, audit, grants, tenants, usage, usage_sums):
+    for module in (adapters, aliases, audit, grants, leases, quotas, tenants, usage, usage_sums):
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction):
             if function.__module__ != module.__name__ or name in UNVERIFIED:
                 continue

@@ -38,9 +38,17 @@ class Bank:
         return cls(world, await world.caller("anna"), found.row.id)
 
     async def take(
-        self, lease: str, wanted: int, *, fresh: bool = False, kept: int = 0, used: int = 0, month: str = NOV
+        self,
+        lease: str,
+        wanted: int,
+        *,
+        fresh: bool = False,
+        kept: int = 0,
+        least: int = 0,
+        used: int = 0,
+        month: str = NOV,
     ) -> LeaseAnswer:
-        ask = LeaseAsk(self.quota_id, month, lease, fresh, used, kept, wanted)
+        ask = LeaseAsk(self.quota_id, month, lease, fresh, used, kept, least, wanted)
         (answer,) = await self.leases.take("gw", [ask])
         return answer
 
@@ -78,14 +86,23 @@ def test_months() -> None:
 
 async def test_what_is_granted_is_what_is_free(world: World) -> None:
     bank = await Bank.of(world)
-    assert await bank.take("a", 700, fresh=True) == LeaseAnswer("a", Standing.HELD, 700, 1000)
-    assert await bank.take("b", 700, fresh=True) == LeaseAnswer("b", Standing.HELD, 300, 1000)
-    assert await bank.take("c", 1, fresh=True) == LeaseAnswer("c", Standing.HELD, 0, 1000)
+    assert await bank.take("a", 700, fresh=True) == LeaseAnswer("a", Standing.HELD, 700, 300, 1000)
+    assert await bank.take("b", 700, fresh=True) == LeaseAnswer("b", Standing.HELD, 300, 0, 1000)
+    assert await bank.take("c", 1, fresh=True) == LeaseAnswer("c", Standing.HELD, 0, 0, 1000)
     assert await bank.use() == (0, 1000)
     assert (await bank.take("a", 500, kept=500)).granted == 500  # gives 200 back
     assert (await bank.take("b", 900, kept=300)).granted == 500
     assert (await bank.take("c", 1, fresh=True)).granted == 0
     assert await bank.use() == (0, 1000)
+
+
+async def test_less_than_is_of_use_is_left_to_others(world: World) -> None:
+    bank = await Bank.of(world)
+    await bank.take("a", 700, fresh=True)
+    assert (await bank.take("b", 400, fresh=True, least=301)).granted == 0
+    assert (await bank.take("b", 400, fresh=True, least=300)).granted == 300
+    assert (await bank.take("a", 900, kept=600, least=701)).granted == 600
+    assert await bank.use() == (0, 900)
 
 
 async def test_asking_again_grants_once(world: World) -> None:
@@ -150,7 +167,7 @@ async def test_a_lower_limit_takes_nothing_back_and_grants_nothing(world: World)
     bank = await Bank.of(world)
     await bank.take("a", 700, fresh=True)
     await bank.limit(tokens_per_month=100)
-    assert await bank.take("a", 900, kept=700) == LeaseAnswer("a", Standing.HELD, 700, 100)
+    assert await bank.take("a", 900, kept=700) == LeaseAnswer("a", Standing.HELD, 700, 0, 100)
     assert (await bank.take("b", 1, fresh=True)).granted == 0
     await bank.limit(tokens_per_month=701)
     assert (await bank.take("b", 5, fresh=True)).granted == 1

@@ -480,7 +480,9 @@ class StoppingParams(_message.Message):
     INCLUDE_STOP_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Unset: the rest of the context, or the tenant's cap; StreamStart says which. 0 is refused."""
+    """Unset: the rest of the context, or the tenant's cap; StreamStart says which. More than the cap of a quota is that
+    cap. 0 is refused.
+    """
     min_tokens: _builtins.int
     """The first so many tokens are not searched for stop ids and strings; default 0."""
     include_stop: _builtins.bool

@@ -1028,15 +1028,19 @@ class QuotaLimits(_message.Message):
     TOKENS_PER_MONTH_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_CAP_FIELD_NUMBER: _builtins.int
     requests_per_minute: _builtins.int
-    """Requests begun in a minute, refilled evenly: so many may come at once. At least 1."""
+    """Requests begun in a minute, refilled evenly: so many may come at once. At least 1. Each gateway counts for itself."""
     concurrency: _builtins.int
-    """Requests that run or wait at one time. At least 1."""
+    """Requests that engines have at one time. At least 1. Each gateway counts for itself."""
     queue_length: _builtins.int
     """Requests beyond `concurrency` that wait for their turn instead of being refused."""
     tokens_per_month: _builtins.int
-    """Tokens of prompts and outputs in a calendar month, UTC."""
+    """Tokens of prompts and outputs of requests that begin in a calendar month, UTC, at all gateways together. A request
+    needs its prompt and all that it may put out to be left.
+    """
     max_tokens_cap: _builtins.int
-    """Output tokens of one request, all choices together. At least 1."""
+    """Output tokens of one request, all choices together. At least 1. A request that asks for more gets so many, and its
+    EffectiveParams say MAX_TOKENS_SOURCE_TENANT_CAP.
+    """
     def __init__(
         self,
         *,

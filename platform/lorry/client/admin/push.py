@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lorry.client.admin.uploads import create_upload, get_upload, put_chunk
 from lorry.client.admin.versions import create_version
 from lorry.client.prepared import Unary
 from lorry.client.retry import Retry
-from lorry.errors import DeadlineExceeded, FailedPrecondition, InvalidRequest, LorryError
+from lorry.errors import DeadlineExceeded, FailedPrecondition, InternalError, InvalidRequest, LorryError
 
 Progress = Callable[[int, int], None]
 """(bytes that the server has, bytes in all)."""
@@ -96,7 +97,7 @@ class Push:
         while (place := _next(files, received)) is not None:
             file, offset = place
             size = min(int(state.max_chunk_bytes), file.size - offset)
-            data: bytes = yield Do(lambda name=file.path, at=offset, n=size: _read(self.folder / name, at, n))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
+            data: bytes = yield Do(partial(_read, self.folder / file.path, offset, size))
             try:
                 answer: pb.PutChunkResponse = yield Ask(put_chunk(state.name, file.path, offset, data))
             except LorryError as error:
@@ -111,6 +112,10 @@ class Push:
                 received.update({one.path: one.received_bytes for one in now.files})
             else:
                 failed = 0
+                if size and answer.received_bytes <= offset:
+                    raise InternalError(
+                        f"received_bytes: {answer.received_bytes} after a chunk at {offset}; it stands still"
+                    )
                 received[file.path] = answer.received_bytes
             self.progress(sum(received.values()), total)
 

@@ -58,7 +58,7 @@ class LiveQuota:
         """Raises TokenBudgetSpent where the month has not so many left, or QuotaExceeded where others hold them: as the
         registry said a moment ago. Else asking it may help."""
         budget = self.budget
-        if budget is None or budget.unlimited or now >= budget.dry_until or budget.at_hand(now) >= tokens:
+        if budget is None or not budget.beyond(tokens, now):
             return
         unspent = budget.unspent()
         if tokens > unspent:

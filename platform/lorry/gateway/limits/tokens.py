@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lorry.registry.leases.terms import LEASE_S, Charge, LeaseAnswer, LeaseAsk, Standing
 
 AHEAD_SHARE = 20
-"""At most a 20th of a month's tokens is held for requests that may come."""
+"""At most a 20th of what a month has left is held for requests that may come."""
 IDLE = 1.0
 """A gateway that reserves fewer tokens than this between renewals, on average, lets its lease go."""
 
@@ -59,10 +59,10 @@ class TokenBudget:
     def __init__(self, quota_id: str, limit: int) -> None:
         self.quota_id = quota_id
         self.limit = limit
-        self.pending = 0
+        self.pending: list[int] = []
         """Tokens that requests wait for now."""
-        self.dry_until = 0.0
-        """Until then there is no use in asking for more than there is."""
+        self.known_until = 0.0
+        """Until then there is no use in asking for what the registry had not."""
         self.unlimited = False
         self._lease: Lease | None = None
         self._earlier: list[Lease] = []
@@ -70,11 +70,12 @@ class TokenBudget:
         self._pace = 0.0
         self._unspent = limit
         self._used_then = 0
+        self._free = 0
 
     def change(self, limit: int) -> None:
         """Another limit, as of a newer epoch: it is worth asking again."""
         self._unspent += limit - self.limit
-        self.limit, self.unlimited, self.dry_until = limit, False, 0.0
+        self.limit, self.unlimited, self.known_until = limit, False, 0.0
 
     def reserve(self, tokens: int, month: str, now: float) -> Reservation | None:
         """None takes nothing: the lease at hand has not so many."""
@@ -101,9 +102,16 @@ class TokenBudget:
         """What a request may reserve now."""
         return 0 if self._lease is None else self._lease.left(now)
 
+    def beyond(self, tokens: int, now: float) -> bool:
+        """Whether the registry has just said that so many are not to be had."""
+        return now < self.known_until and not self.unlimited and tokens > self.at_hand(now) + self._free
+
     def low(self, now: float) -> bool:
         """Whether it is time to ask for more, before a request has to wait for it."""
-        return self._lease is not None and now >= self.dry_until and self._lease.left(now) < self._ahead() // 2
+        lease = self._lease
+        return (
+            lease is not None and lease.left(now) < self._ahead() // 2 and (self._free > 0 or now >= self.known_until)
+        )
 
     def asks(self, month: str, renewing: bool) -> Iterator[LeaseAsk]:
         """What to ask the registry for. ``renewing``: it is the regular time, at which the pace is taken anew and what
@@ -112,11 +120,11 @@ class TokenBudget:
             self._pace = max(float(self._taken), self._pace / 2)
             self._taken = 0
             for lease in self._earlier:
-                yield self._ask(lease, lease.committed)
+                yield self._ask(lease, 0, 0)
         if self._lease is not None or self.pending:
             lease = self._lease_of(month)
             if renewing or self.pending or lease.left(float("-inf")) < self._ahead():
-                yield self._ask(lease, lease.committed + self.pending + self._ahead())
+                yield self._ask(lease, min(self.pending, default=0), sum(self.pending) + self._ahead())
 
     def ended(self) -> dict[str, int]:
         """What was used of each lease that is to be settled: of an earlier month without a request, or of a quota that
@@ -133,9 +141,8 @@ class TokenBudget:
         """Nothing here is worth keeping."""
         return self._lease is None and not self._earlier and not self.pending
 
-    def answered(self, ask: LeaseAsk, answer: LeaseAnswer, asked_at: float, dry_until: float) -> None:
-        """``asked_at``: when the ask was sent, at which the lease's time begins. After an answer that grants less than
-        was wanted there is no asking again before ``dry_until``."""
+    def answered(self, ask: LeaseAsk, answer: LeaseAnswer, asked_at: float, known_until: float) -> None:
+        """``asked_at``: when the ask was sent, at which the lease's time begins."""
         if answer.standing is Standing.UNLIMITED:
             self.unlimited = True
             return
@@ -153,7 +160,7 @@ class TokenBudget:
         lease.until = asked_at + LEASE_S
         if lease is self._lease:
             self._unspent, self._used_then = answer.unspent, ask.used
-            self.dry_until = dry_until if answer.granted < ask.wanted else 0.0
+            self._free, self.known_until = answer.free, known_until
 
     def let_go(self) -> dict[str, int]:
         """As ``ended``, of all leases: the gateway ends."""
@@ -165,13 +172,17 @@ class TokenBudget:
     def leases(self) -> int:
         return len(self._leases())
 
-    def _ask(self, lease: Lease, wanted: int) -> LeaseAsk:
-        """What is not wanted is given back now, before the registry can give it to others."""
-        lease.granted = min(lease.granted, wanted)
-        return LeaseAsk(self.quota_id, lease.month, lease.id, lease.fresh, lease.used, lease.granted, wanted)
+    def _ask(self, lease: Lease, least: int, more: int) -> LeaseAsk:
+        """For ``more`` tokens than are committed. What is not wanted, or too little to be of use, is given back now,
+        before the registry can give it to others: two gateways must not keep halves of what one request needs."""
+        have, committed = lease.granted - lease.committed, lease.committed
+        lease.granted = kept = committed + (0 if have < least else min(have, more))
+        return LeaseAsk(
+            self.quota_id, lease.month, lease.id, lease.fresh, lease.used, kept, committed + least, committed + more
+        )
 
     def _ahead(self) -> int:
-        return min(int(2 * max(self._pace, self._taken)), self.limit // AHEAD_SHARE)
+        return min(int(2 * max(self._pace, self._taken)), self.unspent() // AHEAD_SHARE)
 
     def _leases(self) -> list[Lease]:
         return [*self._earlier, *([] if self._lease is None else [self._lease])]
@@ -179,12 +190,13 @@ class TokenBudget:
     def _forget(self) -> None:
         self._lease = None
         self._used_then = 0
+        self.known_until = 0.0
 
     def _lease_of(self, month: str) -> Lease:
         if self._lease is None or self._lease.month != month:
             if self._lease is not None:
                 self._earlier.append(self._lease)
-                self.dry_until = 0.0
+                self.known_until = 0.0
             self._lease = Lease(month)
             self._used_then = 0
         return self._lease

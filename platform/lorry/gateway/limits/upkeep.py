@@ -19,7 +19,7 @@ RENEW_S = LEASE_S / 3
 ROUND_TRIP_S = 3.0
 """A request waits no longer for a lease."""
 DRY_S = 1.0
-"""A quota that had too little is not asked again for so long."""
+"""What a quota had not is not asked for again for so long."""
 BATCH = 100
 """Leases renewed in one transaction."""
 _BETWEEN_S = 0.02
@@ -82,7 +82,7 @@ class TokenUpkeep:
             raise Unavailable("quota: this gateway has no registry to take a month's tokens from; give it one")
         waiter = _Waiter(budgets, tokens)
         for budget in budgets:
-            budget.pending += tokens
+            budget.pending.append(tokens)
             self._ask(budget)
         self._waiters.append(waiter)
         try:
@@ -95,7 +95,7 @@ class TokenUpkeep:
             raise
         finally:
             for budget in budgets:
-                budget.pending -= tokens
+                budget.pending.remove(tokens)
         if isinstance(answer, LorryError):
             raise answer
         return answer

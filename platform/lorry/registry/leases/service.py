@@ -73,14 +73,15 @@ def _renewed(ask: LeaseAsk, left: int, leases: Mapping[str, QuotaLease]) -> tupl
     if mine is None and not ask.fresh:
         return None, LeaseAnswer(ask.lease_id, Standing.GONE)
     others = sum(max(lease.granted, lease.spent) for lease in leases.values() if lease is not mine)
-    granted = max(ask.kept, min(ask.wanted, left - others), 0)
+    offered = min(ask.wanted, left - others)
+    granted = max(ask.kept, offered if offered >= ask.least else 0)
     if mine is None and granted:
         mine = QuotaLease(id=ask.lease_id, quota_id=ask.quota_id, period=ask.month, spent=0)
     if mine is not None:
         mine.granted = granted
     spent = sum(lease.spent for lease in leases.values() if lease is not mine)
     unspent = left - spent - max(ask.used, 0 if mine is None else mine.spent)
-    return mine, LeaseAnswer(ask.lease_id, Standing.HELD, granted, max(0, unspent))
+    return mine, LeaseAnswer(ask.lease_id, Standing.HELD, granted, max(0, left - others - granted), max(0, unspent))
 
 
 __all__ = ["LeaseService"]

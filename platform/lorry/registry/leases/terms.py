@@ -24,7 +24,7 @@ class Charge(NamedTuple):
 class LeaseAsk:
     """``lease_id`` is the gateway's own, 48 characters at most; ``fresh``: none of its answers granted anything yet.
     Tokens count since the lease began: ``used`` by requests that ended, be they in the ledger yet or not; ``kept`` of
-    what was granted, which stay so; ``wanted`` in all."""
+    what was granted, which stay so; ``wanted`` in all, of which less than ``least`` are of no use."""
 
     quota_id: str
     month: str
@@ -32,6 +32,7 @@ class LeaseAsk:
     fresh: bool
     used: int
     kept: int
+    least: int
     wanted: int
 
 
@@ -45,12 +46,13 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseAnswer:
-    """``granted`` tokens in all since the lease began: at least what is kept, at most what was wanted. ``unspent``:
-    what requests that ended have left of the month's, whoever holds it now."""
+    """``granted`` tokens in all since the lease began: what is kept, or more up to what was wanted. Of the month's:
+    ``free`` are those that nobody holds now, ``unspent`` those that ended requests have left, whoever holds them."""
 
     lease_id: str
     standing: Standing
     granted: int = 0
+    free: int = 0
     unspent: int = 0
 
 

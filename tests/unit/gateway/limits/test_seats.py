@@ -151,7 +151,7 @@ class Crowd(RuleBasedStateMachine):
     def give_up(self, pick: int, seated: bool) -> None:
         if not self.waiting:
             return
-        kind, task = self.waiting[pick % len(self.waiting)]
+        _, task = self.waiting[pick % len(self.waiting)]
         if seated and self.seated:
             self.keeper.leave(self.kinds[self.seated.pop()])
         task.cancel()

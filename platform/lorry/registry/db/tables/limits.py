@@ -46,7 +46,8 @@ class Quota(Model):
 
 
 class QuotaPeriod(Model):
-    """Tokens of a month (``2026-11``, UTC) that are spent for good: those of leases that ended."""
+    """Tokens of a month (``2026-11``, UTC) that the ledger's requests spent, but for those of leases that live. Made
+    when the first lease is taken, with what the ledger has of the month then."""
 
     __tablename__ = "quota_period"
     __table_args__ = (CheckConstraint("spent >= 0", name="spent"),)
@@ -56,8 +57,9 @@ class QuotaPeriod(Model):
 
 
 class QuotaLease(Model):
-    """Tokens that one gateway may hand out by itself. ``spent``: as it said last. One that has expired is folded into
-    its period by whoever comes by, with what was spent and not with what was granted."""
+    """Tokens that one gateway may hand out by itself. ``spent``: those of the ledger's requests that stood on it, added
+    in the transaction that appended their rows. One that has expired is folded into its period by whoever comes by,
+    with what was spent and not with what was granted; rows that come later are charged to the period."""
 
     __tablename__ = "quota_lease"
     __table_args__ = (
