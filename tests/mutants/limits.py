@@ -192,7 +192,7 @@ GUARDS = (
         LEDGER,
         "            for row in made:\n                for charge in row.charges:\n",
         "            for row in rows:\n                for charge in row.charges:\n",
-        (f"{UNIT}/test_budget_model.py::test_any_history_keeps_the_bound[sqlite]",),
+        (f"{LEASE_TESTS}::test_a_bill_moves_from_the_lease_to_what_is_used[sqlite]",),
     ),
     Guard(
         "a_month_begins_with_the_ledgers_rows",

@@ -74,3 +74,27 @@ def test_the_largest_whole_answer_fits_what_clients_take() -> None:
     message.choices[0].logprobs.extend([pb.TokenLogprobs(token_id=(1 << 21) - 1, logprob=-1.5, top=tops)] * 1000)
     assert message.ByteSize() <= 12 * 21 * 1000
     assert 12 * LOGPROBS_MAX < 4 << 20
+
+
+def test_a_quotas_cap_is_what_a_request_gets_of_all_it_asks_for() -> None:
+    def of(quota: int, n: int = 1, cap: int | None = None, **fields: Any) -> tuple[int, pb.MaxTokensSource.ValueType]:
+        request = pb.GenerateRequest(
+            model="m", prompt="x", sampling=pb.SamplingParams(n=n), stopping=pb.StoppingParams(**fields)
+        )
+        return Room(100, cap, quota).max_tokens(check_fields(request, 100), "prompt", 40)
+
+    assert of(59) == (59, pb.MAX_TOKENS_SOURCE_TENANT_CAP)
+    assert of(60) == (60, pb.MAX_TOKENS_SOURCE_CONTEXT)
+    assert of(10, max_tokens=11) == (10, pb.MAX_TOKENS_SOURCE_TENANT_CAP)
+    assert of(10, max_tokens=10) == (10, pb.MAX_TOKENS_SOURCE_REQUEST)
+    assert of(11, n=2, max_tokens=50) == (5, pb.MAX_TOKENS_SOURCE_TENANT_CAP)
+    assert of(20, cap=8) == (8, pb.MAX_TOKENS_SOURCE_TENANT_CAP)
+    assert of(5, cap=8) == (5, pb.MAX_TOKENS_SOURCE_TENANT_CAP)
+    wrong: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("sampling.n", {"n": 11}),
+        ("stopping.min_tokens", {"min_tokens": 11}),
+    )
+    for field, asked in wrong:
+        with pytest.raises(InvalidRequest) as caught:
+            of(10, **asked)
+        assert [violation.field for violation in caught.value.violations] == [field]

@@ -44,4 +44,4 @@ def test_every_test_is_there() -> None:
                 continue
             name = function.partition("[")[0]
             # A stateful machine's tests are a name that is given its TestCase.
-            assert any(f"{form}" in source(path) for form in (f"def {name}(", f"\n{name} = ")), f"{guard.name}: {test}"
+            assert any(form in source(path) for form in (f"def {name}(", f"\n{name} = ")), f"{guard.name}: {test}"

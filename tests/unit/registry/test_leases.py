@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -119,8 +120,12 @@ async def test_a_bill_moves_from_the_lease_to_what_is_used(world: World) -> None
     assert await bank.use() == (200, 500)
     await bank.bill("a", 200, ledger_id="us_1")  # the same row again
     assert await bank.use() == (200, 500)
+    row = usage(bank.tenant.tenant, 1, ledger_id="us_1", prompt_tokens=200, charges=(Charge(bank.quota_id, NOV, "a"),))
+    await world.registry.usage.write([row, replace(row, ledger_id="us_2", prompt_tokens=1, output_tokens=0)])
+    assert await bank.use() == (201, 499)
+    await bank.bill("a", 9)
     answer = await bank.take("b", 1000, fresh=True)
-    assert (answer.granted, answer.unspent) == (300, 800)
+    assert (answer.granted, answer.unspent) == (300, 790)
     answer = await bank.take("a", 700, kept=700, used=350)  # another 150 are in the gateway's spool
     assert (answer.granted, answer.unspent) == (700, 650)
 

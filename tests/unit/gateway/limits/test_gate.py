@@ -192,7 +192,7 @@ async def test_who_is_seated_too_late_is_told_so() -> None:
     release.set()
     assert type(await waits) is errors.QueueTimeout
     await first
-    assert await world.passes() is None
+    assert await world.passes(queue_timeout_s=1.0) is None
 
 
 async def test_a_lowered_concurrency_ends_nobody() -> None:

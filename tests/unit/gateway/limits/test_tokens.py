@@ -170,15 +170,20 @@ async def test_without_the_registry_a_lease_is_used_until_it_ends(
     gateway, other = bank.gateway(LIMIT), bank.gateway(LIMIT)
     bill(gateway, await reserve(gateway, 400), 0)
     gateway.line.lost = lost
-    assert gateway.tokens.reserve([gateway.budget], 400) is not None
-    with pytest.raises(errors.Unavailable):
-        await reserve(gateway, LIMIT - 500)
+    assert gateway.tokens.reserve([gateway.budget], 100) is not None
     bank.now += LEASE_S
     assert gateway.tokens.reserve([gateway.budget], 1) is None  # nobody vouches for it any more
     bank.now += CLOCKS_S
-    assert await reserve(other, LIMIT) is not None
+    found = await reserve(other, LIMIT)
+    assert found is not None
+    with pytest.raises(errors.Unavailable):
+        await reserve(gateway, 1)
     gateway.line.lost = None
     assert await reserve(gateway, 1) is None
+    bill(other, found, 0)
+    other.budget._taken = 0
+    await other.tokens.round(renewing=True)
+    assert await reserve(gateway, 1) is not None
 
 
 async def test_nobody_waits_for_ever(bank: Bank) -> None:
