@@ -16,7 +16,7 @@ from tests.support.pausing import paused
 from tests.support.waiting import until
 
 POLL_S = 0.1
-STALE_S = 1.5
+STALE_S = 3.0
 """Longer than a poll, shorter than the deployment's own, so that the tests are."""
 SLACK_S = 3.0
 
