@@ -169,7 +169,7 @@ class GatewayConfig:
     max_tokens_cap: int | None = None
     max_message_bytes: int = 4 << 20
     snapshot_poll_seconds: float = 0.2
-    staleness: Literal["strict", "available"] = "available"
+    staleness: Literal["strict", "available"] = "strict"
     staleness_seconds: float | None = None
     drain_seconds: float = 20.0
 

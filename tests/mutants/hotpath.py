@@ -10,6 +10,7 @@ MAPS = "tests/unit/registry/test_maps.py"
 RESOLVING = "tests/unit/registry/test_resolving.py"
 SOURCE = "tests/unit/registry/test_source.py"
 POLLS = "tests/unit/registry/test_polls.py"
+STILL = "tests/integration/registry_gateway/test_stood_still.py"
 STALENESS = "tests/unit/gateway/test_staleness.py"
 REVOCATION = "tests/integration/registry_gateway/test_revocation.py"
 
@@ -104,8 +105,8 @@ GUARDS = (
     Guard(
         "a_silent_registry_cuts",
         f"{GATEWAY}/live.py",
-        "            self._staleness.require_live(self._source.age())\n",
-        "",
+        "                self._staleness.require_live(self._source.age())\n",
+        "                pass\n",
         (f"{STALENESS}::test_live_streams",),
     ),
     Guard(
@@ -114,6 +115,34 @@ GUARDS = (
         "        if call.cut:\n            return\n",
         "",
         (f"{STALENESS}::test_live_streams",),
+    ),
+    Guard(
+        "a_stop_of_the_process_is_not_the_registrys",
+        f"{GATEWAY}/live.py",
+        "            if not self._source.stood_still():\n",
+        "            if True:\n",
+        (f"{STILL}::test_who_comes_then_is_served_and_who_is_served_goes_on[sqlite]",),
+    ),
+    Guard(
+        "who_comes_after_a_stop_waits_for_a_poll",
+        f"{GATEWAY}/admission.py",
+        "            await asyncio.sleep(_LOOK_S)\n",
+        "            break\n",
+        (f"{STILL}::test_what_was_taken_back_meanwhile_is_known_to_the_first_call[sqlite]",),
+    ),
+    Guard(
+        "a_poll_is_not_given_up_for_a_stop_of_the_process",
+        f"{REGISTRY}/source.py",
+        "                self._moved_at += late\n",
+        "                pass\n",
+        (f"{STILL}::test_a_poll_that_was_under_way_goes_on[postgresql]",),
+    ),
+    Guard(
+        "a_stop_excuses_for_a_second",
+        f"{REGISTRY}/source.py",
+        "        return now - self._noticed_at < GRACE_S\n",
+        "        return True\n",
+        (f"{STILL}::test_a_registry_that_is_silent_then_is_found_out[sqlite]",),
     ),
     Guard(
         "a_silent_registry_refuses",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -27,6 +28,8 @@ from lorry.registry.authz import Caller
 from lorry.registry.snapshot import Resolution, Snapshot
 from lorry.request import StoppingParams
 from lorry.text import Spelling
+
+_LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,12 @@ class Admission:
     staleness: Staleness = DEFAULT_STALENESS
     limits: Limits | None = None
 
-    def authenticate(self, context: CallContext) -> tuple[str, Snapshot, Caller]:
+    async def authenticate(self, context: CallContext) -> tuple[str, Snapshot, Caller]:
         """The key, the snapshot that all of this request is judged by, and the caller. Raises Unavailable where that
-        snapshot may be too old."""
+        snapshot may be too old. Waits only where this process stood still: for the registry's answer, a second at
+        most."""
+        while self.source.stood_still():  # noqa: ASYNC110  a matter of milliseconds, and of a clock rather than an event
+            await asyncio.sleep(_LOOK_S)
         self.staleness.require_fresh(self.source.age())
         api_key = context.api_key()
         snapshot = self.source.current()
@@ -77,7 +83,7 @@ class Admission:
 
     async def admit(self, message: pb.GenerateRequest, context: CallContext) -> Admitted:
         """Raises whatever is wrong with the request; nothing has been asked of an engine then."""
-        api_key, snapshot, caller = self.authenticate(context)
+        api_key, snapshot, caller = await self.authenticate(context)
         check_served(message)
         minted = RequestId(uuid.uuid4().hex)
         sticky = message.sticky_key or message.request_id or minted
@@ -128,7 +134,7 @@ class Admission:
         return Admitted(api_key, caller, resolution, route, request, answer, output.flush, fields.labels)
 
     async def count(self, message: pb.CountTokensRequest, context: CallContext) -> tuple[int, ...]:
-        _, snapshot, caller = self.authenticate(context)
+        _, snapshot, caller = await self.authenticate(context)
         resolution = self.resolve(snapshot, caller, "model", message.model)
         bad = Violations()
         if message.WhichOneof("input") is None:

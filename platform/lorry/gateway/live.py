@@ -87,7 +87,8 @@ class LiveCalls:
         if call.cut:
             return
         try:
-            self._staleness.require_live(self._source.age())
+            if not self._source.stood_still():
+                self._staleness.require_live(self._source.age())
             snapshot, now, expires_at = self._source.current(), self._now(), call.caller.expires_at
             if snapshot.epoch != call.epoch or (expires_at is not None and expires_at <= now):
                 call.caller = still_holds(snapshot, call, now)

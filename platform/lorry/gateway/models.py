@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.errors import LorryError
@@ -20,17 +21,30 @@ class Models:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    def page(self, context: CallContext, after: str, size: int) -> tuple[list[pb.Model], bool]:
+    async def seen_by(self, context: CallContext) -> Catalog:
+        """Authenticates. What one call is told is all of one snapshot."""
+        _, snapshot, caller = await self._admission.authenticate(context)
+        return Catalog(self._admission, snapshot, caller)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What ``caller`` may use in one snapshot."""
+
+    _admission: Admission
+    _snapshot: Snapshot
+    caller: Caller
+
+    def page(self, after: str, size: int) -> tuple[list[pb.Model], bool]:
         """At most ``size`` of those whose bare name comes after ``after``, by name, and whether there are more."""
-        _, snapshot, caller = self._admission.authenticate(context)
-        rest = [found for found in snapshot.list_models(caller) if found.name > after]
-        made = [self._made(snapshot, caller, found, found.name) for found in rest[:size]]
+        rest = [found for found in self._snapshot.list_models(self.caller) if found.name > after]
+        made = [self._made(self._snapshot, self.caller, found, found.name) for found in rest[:size]]
         return made, len(rest) > size
 
-    def get(self, context: CallContext, name: str, field: str) -> pb.Model:
+    def get(self, name: str, field: str) -> pb.Model:
         """By any name that a request takes. Raises InvalidRequest naming ``field`` where it is empty, and what a
         request for that model would get."""
-        _, snapshot, caller = self._admission.authenticate(context)
+        snapshot, caller = self._snapshot, self.caller
         return self._made(snapshot, caller, self._admission.resolve(snapshot, caller, field, name), name)
 
     def _made(self, snapshot: Snapshot, caller: Caller, found: Resolution, name: str) -> pb.Model:
@@ -49,4 +63,4 @@ class Models:
             yield name
 
 
-__all__ = ["Models"]
+__all__ = ["Catalog", "Models"]

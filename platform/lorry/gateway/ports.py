@@ -21,6 +21,10 @@ class SnapshotSource(Protocol):
         """Seconds for which it may have been out of date."""
         ...
 
+    def stood_still(self) -> bool:
+        """Whether it is this process that was silent, and not the registry; soon known."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:

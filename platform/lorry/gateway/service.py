@@ -80,18 +80,18 @@ class GenerateServicer(generate_pb2_grpc.GenerateServiceServicer):
         return pb.CountTokensResponse(tokens=len(ids), token_ids=ids)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        caller = GrpcContext(context)
-        _, _, known = self._generations.admission.authenticate(caller)
+        catalog = await self._models.seen_by(GrpcContext(context))
+        known = catalog.caller
         about = About(known.tenant_name, known.principal, known.role, lorry.__version__, time.time())
         context.set_trailing_metadata(about_metadata(about))
         if request.page_size < 0:
             raise InvalidRequest.field("page_size", f"{request.page_size}; send 0 (default) to {PAGE_MAX}")
         size = min(request.page_size or PAGE_DEFAULT, PAGE_MAX)
-        page, more = self._models.page(caller, _read_page_token(request.page_token), size)
+        page, more = catalog.page(_read_page_token(request.page_token), size)
         return pb.ListModelsResponse(models=page, next_page_token=_page_token(page[-1].name) if more else "")
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.Model:
-        return self._models.get(GrpcContext(context), request.name, "name")
+        return (await self._models.seen_by(GrpcContext(context))).get(request.name, "name")
 
 
 def _page_token(last: str) -> str:

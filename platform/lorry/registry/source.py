@@ -29,6 +29,10 @@ POLL_BESIDE_LISTENER_S = 1.0
 """On PostgreSQL, which announces changes: a poll is for the announcements that were lost."""
 POLL_TIMEOUT_S = 3.0
 """A poll that gets nothing for so long is given up, and the next begins on a new connection."""
+LATE_S = 0.5
+"""A poll ends within its pause and its timeout. Where none has for so much longer, this process stood still."""
+GRACE_S = 1.0
+"""From when that is noticed, so long is waited for the next poll to end."""
 LEAVE_S = 0.5
 """Whoever ends a poll waits so long for the server to hear of it."""
 _TICK_S = 0.05
@@ -66,7 +70,8 @@ class SnapshotSource:
         self._clock = clock
         self._poll_timeout = poll_timeout
         self._snapshot: Snapshot | None = None
-        self._checked_at = clock()
+        self._checked_at = self._tried_at = clock()
+        self._noticed_at: float | None = None
         self._moved_at = 0.0
         self._lock = asyncio.Lock()
         self._given_up: asyncio.Task[Snapshot] | None = None
@@ -86,6 +91,17 @@ class SnapshotSource:
     def age(self) -> float:
         """Seconds for which ``current`` may have been out of date: since the last poll that was answered was sent."""
         return self._clock() - self._checked_at
+
+    def stood_still(self) -> bool:
+        """Whether ``age`` says nothing of the registry yet, since this process (or its machine) was stopped and no poll
+        that began since has ended. For ``GRACE_S`` at most after it was noticed."""
+        now = self._clock()
+        if now - self._tried_at < self._poll_seconds + self._poll_timeout + LATE_S:
+            self._noticed_at = None
+            return False
+        if self._noticed_at is None:
+            self._noticed_at = now
+        return now - self._noticed_at < GRACE_S
 
     async def start(self) -> Snapshot:
         """Loads the first snapshot; the database's own error goes through."""
@@ -107,6 +123,8 @@ class SnapshotSource:
                         _log.error("registry cannot be read, keeping the last snapshot: %s", error.__cause__ or error)
                     failing = True
                 pause = min(POLL_S, self._poll_seconds) if failing else self._poll_seconds
+                if self.stood_still():  # what was answered may have been asked before that
+                    pause = 0.0
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause)
 
@@ -115,9 +133,16 @@ class SnapshotSource:
         database does not answer in time."""
         async with self._lock:
             asked_at = self._clock()
-            self._snapshot = await self._bounded()
-            self._checked_at = asked_at
-            return self._snapshot
+            try:
+                self._snapshot = await self._bounded()
+            except BaseException:  # this one tells that the registry is silent
+                self._tried_at = self._clock()
+                raise
+            else:
+                self._checked_at = self._tried_at = asked_at
+                return self._snapshot
+            finally:
+                self.stood_still()  # looked at here too, so that each stop has a grace of its own
 
     async def _bounded(self) -> Snapshot:
         """A poll that is not answered is given up. On PostgreSQL it is cancelled: its connection then asks the server
@@ -148,10 +173,15 @@ class SnapshotSource:
         raise self._silent()
 
     async def _ends(self, task: asyncio.Task[Snapshot]) -> bool:
-        """Whether it does within the timeout after its last sign of life."""
+        """Whether it does within the timeout after its last sign of life, not counting time in which this process stood
+        still."""
         self._moved()
-        while not task.done() and asyncio.get_running_loop().time() - self._moved_at < self._poll_timeout:
+        time_of = asyncio.get_running_loop().time
+        while not task.done() and time_of() - self._moved_at < self._poll_timeout:
+            began = time_of()
             await asyncio.wait({task}, timeout=_TICK_S)
+            if (late := time_of() - began - _TICK_S) > LATE_S:
+                self._moved_at += late
         return task.done()
 
     def _silent(self) -> Unavailable:

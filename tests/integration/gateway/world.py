@@ -63,6 +63,9 @@ class Source:
     def current(self) -> Snapshot:
         return self.snapshot
 
+    def stood_still(self) -> bool:
+        return False
+
     def age(self) -> float:
         return self.seconds
 

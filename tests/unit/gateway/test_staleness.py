@@ -19,8 +19,7 @@ from tests.integration.gateway.world import BASE, PIRATE, read, request, until, 
 @pytest.mark.parametrize(
     ("config", "seconds", "cuts"),
     [
-        (GatewayConfig(), 300.0, False),
-        (GatewayConfig(staleness="strict"), 5.0, True),
+        (GatewayConfig(), 5.0, True),
         (GatewayConfig(staleness="strict", staleness_seconds=2.0), 2.0, True),
         (GatewayConfig(staleness="available"), 300.0, False),
         (GatewayConfig(staleness="available", staleness_seconds=60.0), 60.0, False),

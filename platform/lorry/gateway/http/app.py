@@ -135,7 +135,7 @@ class OpenAiApp:
     ) -> None:
         if self._generations.draining:
             raise Draining("this gateway is going down; send the request again", retry_after_s=1.0)
-        self._generations.admission.authenticate(exchange)  # before anything of the body is read
+        await self._generations.admission.authenticate(exchange)  # before anything of the body is read
         found = await exchange.read_json(self._config.max_message_bytes, self._config.http_receive_seconds)
         wanted = read(found, exchange.request_id)
         generation = self._generations.begin(wanted.message, exchange)
@@ -186,10 +186,10 @@ class OpenAiApp:
         await exchange.end_stream(DONE)
 
     async def _list(self, exchange: Exchange) -> None:
-        await exchange.answer(200, list_models(self._models, exchange, exchange.query))
+        await exchange.answer(200, await list_models(self._models, exchange, exchange.query))
 
     async def _show(self, exchange: Exchange) -> None:
-        await exchange.answer(200, show_model(self._models, exchange, exchange.path.removeprefix(f"{MODELS}/")))
+        await exchange.answer(200, await show_model(self._models, exchange, exchange.path.removeprefix(f"{MODELS}/")))
 
     async def _healthz(self, exchange: Exchange) -> None:
         """This process's loop turns."""

@@ -10,33 +10,34 @@ from lorry.api.v1 import generate_pb2 as pb
 from lorry.errors import InvalidRequest
 from lorry.gateway.checks import Violations
 from lorry.gateway.context import CallContext
-from lorry.gateway.models import Models
+from lorry.gateway.models import Catalog, Models
 
 PAGE_MAX = 1000
 """Bare names of one answer; each comes with its aliases."""
 
 
-def list_models(models: Models, context: CallContext, query: bytes) -> dict[str, Any]:
+async def list_models(models: Models, context: CallContext, query: bytes) -> dict[str, Any]:
     """Bases and adapters by their bare names, each followed by its aliases. ``?after=`` a bare name and ``?limit=``
     page. Raises InvalidRequest for another parameter."""
     after, limit = _read_query(query)
-    page, more = models.page(context, after, limit)
+    catalog = await models.seen_by(context)
+    page, more = catalog.page(after, limit)
     return {
         "object": "list",
-        "data": [entry for model in page for entry in _entries(models, context, model)],
+        "data": [entry for model in page for entry in _entries(catalog, model)],
         "has_more": more,
         "last_id": page[-1].name if page else None,
     }
 
 
-def show_model(models: Models, context: CallContext, name: str) -> dict[str, Any]:
-    return _entry(models.get(context, name, "model"))
+async def show_model(models: Models, context: CallContext, name: str) -> dict[str, Any]:
+    return _entry((await models.seen_by(context)).get(name, "model"))
 
 
-def _entries(models: Models, context: CallContext, model: pb.Model) -> Iterator[dict[str, Any]]:
+def _entries(catalog: Catalog, model: pb.Model) -> Iterator[dict[str, Any]]:
     yield _entry(model)
     for alias in model.aliases:
-        yield _entry(models.get(context, alias, "model"))
+        yield _entry(catalog.get(alias, "model"))
 
 
 def _entry(model: pb.Model) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""A gateway whose process stood still asks the registry before it judges how old its snapshot is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from lorry import errors
+from lorry.engine.fake import Fault, FaultKind
+from tests.integration.registry_gateway.test_paused import POLL_S, STALE_S, is_unavailable
+from tests.integration.registry_gateway.world import ended, hang, world
+from tests.support.pausing import paused
+
+STILL_S = 6.0
+
+
+def stand_still() -> None:
+    """As a process that was stopped, or whose machine was: its event loop does not turn."""
+    time.sleep(STILL_S)
+
+
+async def test_who_comes_then_is_served_and_who_is_served_goes_on(url: str) -> None:
+    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+        customer = await here.customer("anna")
+        await here.caught_up()
+        here.engine.fault = lambda request: Fault(FaultKind.LATE, 2)
+        call = await here.begun(customer)
+        stand_still()
+        assert await here.look(customer) is None
+        here.engine.release.set()
+        assert await ended(call) is None
+        assert here.gateway.counters.cut_streams == 0
+
+
+async def test_what_was_taken_back_meanwhile_is_known_to_the_first_call(url: str) -> None:
+    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+        hang(here.engine)
+        customer = await here.customer("anna")
+        await here.caught_up()
+        call = await here.begun(customer)
+        await here.registry.keys.revoke(here.admin, "anna", customer.key_id)
+        stand_still()
+        assert type(await here.look(customer)) is errors.Unauthenticated
+        assert type(await ended(call)) is errors.Unauthenticated
+
+
+async def test_a_poll_that_was_under_way_goes_on(url: str) -> None:
+    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+        customer = await here.customer("anna")
+        await here.caught_up()
+        polling = asyncio.create_task(here.source.refresh())
+        for _ in range(3):
+            await asyncio.sleep(0)  # it has begun
+        stand_still()
+        await polling
+        assert await here.look(customer) is None
+
+
+async def test_a_registry_that_is_silent_then_is_found_out(url: str) -> None:
+    """No longer than a second is waited for it, and strict ends what runs."""
+    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+        hang(here.engine)
+        customer = await here.customer("anna")
+        await here.caught_up()
+        call = await here.begun(customer)
+        with paused(url):
+            stand_still()
+            began = time.monotonic()
+            assert is_unavailable(await here.look(customer))
+            assert is_unavailable(await ended(call))
+            assert time.monotonic() - began < 3.0
