@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,7 @@ def apply(snapshot: Snapshot) -> dict[str, float]:
             {"pins": [(owner, adapter.id, PinEntry(owner, adapter.id, 1))]},
         ]
         for row in rows:
-            found.append(timed(lambda row=row: snapshot.replace(snapshot.epoch + 1, **row), 1e3))  # type: ignore[misc]
+            found.append(timed(partial(snapshot.replace, snapshot.epoch + 1, **row), 1e3))
     return summary("apply_ms", found)
 
 
@@ -250,7 +251,7 @@ def check(snapshot: Snapshot, keys: dict[int, str], adapters: int) -> dict[str, 
 
     for step in range(CALLS):
         n = step * 7919 % adapters
-        found.append(timed(lambda n=n: once(n), 1e6))  # type: ignore[misc]
+        found.append(timed(partial(once, n), 1e6))
     return summary("check_us", found)
 
 
@@ -276,7 +277,7 @@ def hidden(snapshot: Snapshot, keys: dict[int, str]) -> dict[str, float]:
     found: dict[str, list[float]] = {kind: [] for kind in names}
     for _ in range(CALLS):
         for kind, name in names.items():
-            found[kind].append(timed(lambda name=name: once(name), 1e6))  # type: ignore[misc]
+            found[kind].append(timed(partial(once, name), 1e6))
     return {f"{kind}_us": statistics.median(values) for kind, values in found.items()}
 
 

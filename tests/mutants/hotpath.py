@@ -169,7 +169,7 @@ GUARDS = (
     Guard(
         "a_poll_ends",
         f"{REGISTRY}/source.py",
-        "while not task.done() and asyncio.get_running_loop().time() - self._moved_at < self._poll_timeout:",
+        "while not task.done() and time_of() - self._moved_at < self._poll_timeout:",
         "while not task.done():",
         (f"{POLLS}::test_a_poll_of_a_paused_database_is_given_up_and_all_is_well_when_it_answers",),
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,7 +107,7 @@ class S3Importer:
                 raise _changed(where, found) from error
             raise
         size = 0
-        with answer["Body"] as body, open(target, "xb", opener=_private) as out:
+        with closing(answer["Body"]) as body, open(target, "xb", opener=_private) as out:
             for block in body.iter_chunks(CHUNK_BYTES):
                 size += len(block)
                 if size > found.size:

@@ -71,6 +71,8 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
             port=options.port,
             http_host=options.http_host,
             http_port=_http_port(options),
+            staleness=options.staleness,
+            staleness_seconds=options.staleness_seconds,
         ),
         dtype=options.dtype,
         device=options.device,

@@ -58,4 +58,15 @@ def port(text: str) -> int:
     return int(text)
 
 
-__all__ = ["budget", "count", "fraction", "part", "port", "size"]
+def seconds(text: str) -> float:
+    """More than none, at most a day."""
+    try:
+        made = float(text)
+    except ValueError:
+        made = 0.0
+    if not 0.0 < made <= 86400.0:
+        raise argparse.ArgumentTypeError(f"{text!r} are no seconds; give more than 0 and at most 86400")
+    return made
+
+
+__all__ = ["budget", "count", "fraction", "part", "port", "seconds", "size"]

@@ -38,11 +38,11 @@ class Holdings:
 
     def __init__(self, loop: Loop, scheduler: Scheduler[AdapterRef], copies: Copies) -> None:
         self._loop = loop
-        self._scheduler = scheduler
+        self._versions = scheduler.versions
         self._copies = copies
 
     async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
-        tier, live = await self._ask(lambda: (self._scheduler.tier_of(digest), self._scheduler.live_on(digest)))
+        tier, live = await self._ask(lambda: (self._versions.tier_of(digest), self._versions.live_on(digest)))
         host, disk = self._copies.sizes(digest)
         return Whereabouts(tier == "device", host > 0, disk > 0, live)
 
@@ -59,17 +59,17 @@ class Holdings:
             ) from None
 
     async def evict(self, digest: AdapterDigest) -> bool:
-        return await self._ask(lambda: self._scheduler.evict(digest))
+        return await self._ask(lambda: self._versions.evict(digest))
 
     async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
         if shared:
             tier, pages = await self._ask(
-                lambda: (self._scheduler.tier_of(digest), self._scheduler.forget_prefixes(digest))
+                lambda: (self._versions.tier_of(digest), self._versions.forget_prefixes(digest))
             )
             host, disk = self._copies.sizes(digest)
             return Forgotten(disk, host, int(tier == "device"), pages)
         gone = AdapterObjectMissing(f"adapter {digest} was purged; its bytes are destroyed")
-        slots, pages = await self._ask(lambda: self._scheduler.forget(digest, gone))
+        slots, pages = await self._ask(lambda: self._versions.forget(digest, gone))
         host, disk = await asyncio.to_thread(self._copies.forget, digest)
         return Forgotten(disk, host, slots, pages)
 

@@ -10,7 +10,6 @@ from typing import Any, Generic
 from lorry.config import SchedulerConfig
 from lorry.errors import (
     AdapterLoadFailed,
-    FailedPrecondition,
     InternalError,
     LorryError,
     RequestCancelled,
@@ -35,6 +34,7 @@ from lorry.scheduler.reclaim import Reclaimer
 from lorry.scheduler.requests import Ending, ScheduledRequest, SequenceUpdate
 from lorry.scheduler.running import Running
 from lorry.scheduler.state import describe
+from lorry.scheduler.versions import Versions
 from lorry.scheduler.waiting import WaitingQueue
 
 FETCH_POLL_S = 0.005
@@ -97,6 +97,7 @@ class Scheduler(Generic[R]):
             stop_waiting=self._admission.forget,
             leave=lambda running: self._batch.leave(running, ended=True),
         )
+        self.versions: Versions[R] = Versions(self._index, residency, self._live, self._note_unload)
         self._batch: Batch[R] = Batch(devices, self._prefixes, frozenset(eos_token_ids), self._live.requeue)
         self._plans = 0
         self._step = -1
@@ -139,49 +140,8 @@ class Scheduler(Generic[R]):
         return [running.request_id for running in self._batch if running.advanced]
 
     def slot_lost(self, digest: AdapterDigest) -> None:
-        """The device no longer holds what it loaded as ``digest``, and nobody knows since when: who has anything from
-        it ends, preempted or not, and what was computed with it is not found in the prefix index any more. Its slot is
-        emptied, so that the next request loads the version again."""
-        self._index.drop(digest)
-        for entry in [e for e in self._live if e.digest == digest and e.run is not None]:
-            run = entry.run
-            if entry.place is not Place.WAITING or (run is not None and (run.output or run.scored)):
-                text = f"adapter {digest}: its bytes on the device changed while this answer was made"
-                self._live.end(entry.request.request_id, SlotIntegrity(text))
-        self._empty_slot(digest)
-
-    def tier_of(self, digest: AdapterDigest) -> str:
-        """Where a request for a version would find it: ``device``, ``host``, ``disk`` or ``object_store``."""
-        return self._residency.tier_of(digest)
-
-    def live_on(self, digest: AdapterDigest) -> int:
-        """Requests that run or wait on a version."""
-        return sum(entry.digest == digest for entry in self._live)
-
-    def evict(self, digest: AdapterDigest) -> bool:
-        """Take a version off the device; False where it is not there. Raises FailedPrecondition while requests run or
-        wait on it."""
-        if live := self.live_on(digest):
-            raise FailedPrecondition(f"adapter {digest}: {live} requests run or wait on it; wait until they have ended")
-        return self._empty_slot(digest)
-
-    def forget(self, digest: AdapterDigest, error: LorryError) -> tuple[int, int]:
-        """End every request on a version with ``error``; its slot is empty and its prefixes are not found any more. How
-        many slots and pages that were."""
-        for request_id in [entry.request.request_id for entry in self._live if entry.digest == digest]:
-            self._live.end(request_id, error)
-        pages = self.forget_prefixes(digest)
-        return int(self._empty_slot(digest)), pages
-
-    def forget_prefixes(self, digest: AdapterDigest) -> int:
-        """What was computed with a version is not found in the prefix index any more; how many pages that were."""
-        return self._index.drop(digest)
-
-    def _empty_slot(self, digest: AdapterDigest) -> bool:
-        slot = self._residency.lose(digest)
-        if slot is not None:
-            self._note_unload(slot)
-        return slot is not None
+        """As ``Versions.lost``."""
+        self.versions.lost(digest)
 
     def drain_events(self) -> list[tuple[RequestId, LorryError]]:
         """Requests that ended outside a step since the last call: cancelled, expired, or their fetch failed."""
@@ -347,7 +307,7 @@ class Scheduler(Generic[R]):
         if error is not None:
             self._live.remove(running.entry)
             if row.digest is not None and isinstance(error, SlotIntegrity):
-                self.slot_lost(row.digest)
+                self.versions.lost(row.digest)
             return SequenceUpdate(running.request_id, error=error)
         if row.start + row.query_len >= running.publish_at:
             self._prefixes.publish(running, row.start + row.query_len)
@@ -375,7 +335,7 @@ class Scheduler(Generic[R]):
         found = {row.digest for row in rows if row.sequence in damaged and row.slot not in empty}
         for digest in (*result.lost, *found):
             if digest is not None:
-                self.slot_lost(digest)
+                self.versions.lost(digest)
 
     def _fail_loads(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         updates: list[SequenceUpdate] = []

@@ -13,10 +13,10 @@ import pytest
 
 from lorry.engine.contract import EngineEvent, Finished, Started, Tokens
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
-from lorry.engine.transport_client import _Link
 from lorry.engine.transport_codec import request_to_proto
 from lorry.engine.transport_credit import CALL_CREDIT, Grants
 from lorry.engine.transport_grpc import EngineServer, GrpcEngineClient, serve_engine
+from lorry.engine.transport_link import Link
 from lorry.errors import EngineUnavailable, InternalError, RequestCancelled
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
@@ -143,7 +143,7 @@ async def test_without_credit_no_more_comes_than_the_window_and_the_last_output(
 
 async def test_a_call_that_is_sent_more_than_its_credit_ends_the_connection() -> None:
     """Or an engine that counts wrongly fills the gateway's memory."""
-    link = _Link(_Silent(), 30.0, window=4)
+    link = Link(_Silent(), 30.0, window=4)
     box = link.submit(await bench_request(bench_of(fake_engine())))
     for _ in range(4):
         link._dispatch(pb.StepOutput(call=box.call, token_ids=[1]), 0.0)

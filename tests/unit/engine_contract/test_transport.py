@@ -12,12 +12,12 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from lorry.engine import transport_client
+from lorry.engine import transport_link
 from lorry.engine.contract import Finished, Started
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
-from lorry.engine.transport_client import _Link
 from lorry.engine.transport_codec import request_to_proto
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
+from lorry.engine.transport_link import Link
 from lorry.errors import EngineUnavailable
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
@@ -62,7 +62,7 @@ class _Wire:
 
 async def test_requests_and_aborts_leave_in_their_order() -> None:
     wire, wanted = _Wire(), await bench_request(bench_of(fake_engine()))
-    link = _Link(wire, 30.0)
+    link = Link(wire, 30.0)
     first, second = link.submit(wanted), link.submit(wanted)
     link.release(first.call)
     link.release(second.call)
@@ -78,7 +78,7 @@ async def test_requests_and_aborts_leave_in_their_order() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("unforeseen"), asyncio.InvalidStateError("gone")])
 async def test_a_request_that_cannot_be_written_ends_the_link_and_all_it_carries(error: Exception) -> None:
-    link = _Link(_Wire(error), 30.0)
+    link = Link(_Wire(error), 30.0)
     box = link.submit(await bench_request(bench_of(fake_engine())))
     async with asyncio.timeout(WAIT_S):
         with pytest.raises(EngineUnavailable):
@@ -97,7 +97,7 @@ async def test_an_answer_that_cannot_be_read_ends_the_link(
         raise RuntimeError("unforeseen")
 
     with monkeypatch.context() as patch:
-        patch.setattr(transport_client, "events_from_proto", unreadable)
+        patch.setattr(transport_link, "events_from_proto", unreadable)
         async with asyncio.timeout(WAIT_S):
             with pytest.raises(EngineUnavailable):
                 await collect(bench, wanted)

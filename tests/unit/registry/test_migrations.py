@@ -24,6 +24,7 @@ from lorry.registry.aliases.repository import Target
 from lorry.registry.bases import repository as bases
 from lorry.registry.entries import VersionState
 from tests.unit.registry.conftest import PEPPERS, TINY_CONFIG, World
+from tests.unit.registry.usages import check_sums, kept, usage
 
 FILES = (AdapterFile("a.bin", 3, "a" * 64), AdapterFile("b.bin", 4, "b" * 64))
 
@@ -264,3 +265,14 @@ async def test_sqlite_runs_in_wal_mode(world: World) -> None:
     async with world.registry.database.read() as session:
         assert (await session.execute(text("PRAGMA journal_mode"))).scalar_one() == "wal"
         assert (await session.execute(text("PRAGMA busy_timeout"))).scalar_one() == 5000
+
+
+async def test_usage_of_older_releases_is_in_the_sums_after_a_migration(world: World, url: str) -> None:
+    """The schema moves back to before the sums, and forth: what was in the ledger is added up, once."""
+    await world.registry.usage.write([usage(world.admin.tenant, number) for number in (1, 2, 70)])
+    await world.registry.database.close()
+    await asyncio.to_thread(command.downgrade, alembic_config(url), "0002")
+    await migrate(url)
+    await check_sums(world.registry)
+    assert len(await kept(world.registry)) == 3
+    assert not await asyncio.to_thread(migrate_sync, url), "there is nothing left to do"

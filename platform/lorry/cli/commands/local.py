@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 from lorry.cli.commands.parsing import Commands, home_of
-from lorry.cli.sizes import budget, count, fraction, part, port, size
+from lorry.cli.sizes import budget, count, fraction, part, port, seconds, size
 from lorry.config import HTTP_PORT, GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -78,6 +78,15 @@ def _serve(commands: Commands) -> None:
         serve.add_argument(f"--{name}", type=count, default=None, metavar="N", help=f"{what} (default: derived)")
     serve.add_argument(
         "--host-tier", type=size, default=None, metavar="SIZE", help="host memory for adapters (default: derived)"
+    )
+    serve.add_argument(
+        "--staleness",
+        choices=("strict", "available"),
+        default=defaults.staleness,
+        help="without its registry: end everything (strict), or refuse new calls alone (default: %(default)s)",
+    )
+    serve.add_argument(
+        "--staleness-seconds", type=seconds, default=None, metavar="S", help="after so long (default: 5, or 300)"
     )
     serve.add_argument("--http-host", default=defaults.http_host, help="for OpenAI's API (default: %(default)s)")
     web = serve.add_mutually_exclusive_group()
