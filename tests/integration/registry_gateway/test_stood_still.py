@@ -11,7 +11,7 @@ from tests.integration.registry_gateway.test_paused import POLL_S, STALE_S, is_u
 from tests.integration.registry_gateway.world import ended, hang, world
 from tests.support.pausing import paused
 
-STILL_S = 6.0
+STILL_S = 4.8
 
 
 def stand_still() -> None:
