@@ -22,7 +22,7 @@ from lorry.engine.contract import (
 from lorry.engine.core import EngineCore, Outcome
 from lorry.engine.holdings import Holdings
 from lorry.errors import AlreadyExists, Draining, EngineUnavailable, LorryError
-from lorry.ids import AdapterDigest, RequestId
+from lorry.ids import AdapterKey, RequestId
 
 
 class LocalEngine(EngineClient):
@@ -91,18 +91,18 @@ class LocalEngine(EngineClient):
                 raise
             raise EngineUnavailable("the engine has stopped", retry_after_s=1.0) from None
 
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
-        return await self._holdings.whereabouts(digest)
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
+        return await self._holdings.whereabouts(adapter)
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         self._check()
         await self._holdings.preload(ref, wait_s)
 
-    async def evict(self, digest: AdapterDigest) -> bool:
-        return await self._holdings.evict(digest)
+    async def evict(self, adapter: AdapterKey) -> bool:
+        return await self._holdings.evict(adapter)
 
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
-        return await self._holdings.forget(digest, shared)
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
+        return await self._holdings.forget(adapter)
 
     async def close(self) -> None:
         if self._closed:

@@ -8,7 +8,7 @@ from typing import Any
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Forgotten, Whereabouts
 from lorry.errors import EngineUnavailable
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 
 
 class StartingEngine(EngineClient):
@@ -30,17 +30,17 @@ class StartingEngine(EngineClient):
     async def state(self) -> dict[str, Any]:
         return await self._warm().state()
 
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
-        return await self._warm().whereabouts(digest)
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
+        return await self._warm().whereabouts(adapter)
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         await self._warm().preload(ref, wait_s)
 
-    async def evict(self, digest: AdapterDigest) -> bool:
-        return await self._warm().evict(digest)
+    async def evict(self, adapter: AdapterKey) -> bool:
+        return await self._warm().evict(adapter)
 
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
-        return await self._warm().forget(digest, shared)
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
+        return await self._warm().forget(adapter)
 
     async def close(self) -> None:
         if self._engine is not None:

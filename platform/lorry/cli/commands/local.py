@@ -28,7 +28,9 @@ def register(commands: Commands) -> None:
     _demo(commands)
     _serve(commands)
     migrate = commands.add_parser("migrate", help="bring a registry's database to the newest schema")
-    migrate.add_argument("--url", default=None, help="SQLAlchemy URL (default: the registry in LORRY_HOME)")
+    migrate.add_argument(
+        "--url", default=None, help="SQLAlchemy URL (default: LORRY_REGISTRY_URL, or the registry in LORRY_HOME)"
+    )
     migrate.set_defaults(run=_run_migrate)
     model = commands.add_parser("model", help="prepare the demo's base model under LORRY_HOME")
     model.set_defaults(run=_run_model)
@@ -96,7 +98,65 @@ def _serve(commands: Commands) -> None:
     web.add_argument("--no-http", action="store_true", help="do not serve OpenAI's API")
     serve.add_argument("--ops-host", default=ops.host, help="where health and state are served (default: %(default)s)")
     serve.add_argument("--ops-port", type=port, default=ops.port, help="its port, 0 is any (default: %(default)s)")
+    _transport(serve, defaults)
+    _elsewhere(serve)
     serve.set_defaults(run=_run_serve)
+
+
+def _transport(serve: argparse.ArgumentParser, defaults: GatewayConfig) -> None:
+    serve.add_argument(
+        "--tls-cert", type=Path, default=None, metavar="FILE", help="TLS on both ports: the certificate's chain (PEM)"
+    )
+    serve.add_argument("--tls-key", type=Path, default=None, metavar="FILE", help="its private key (PEM)")
+    serve.add_argument(
+        "--tls-client-ca",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="mTLS: who connects needs a certificate that one of these authorities signed (PEM)",
+    )
+    serve.add_argument(
+        "--max-message",
+        type=size,
+        default=defaults.max_message_bytes,
+        metavar="SIZE",
+        help=f"most bytes of a request (default: {defaults.max_message_bytes >> 20}MiB)",
+    )
+    serve.add_argument(
+        "--keepalive",
+        type=seconds,
+        default=defaults.keepalive_seconds,
+        metavar="S",
+        help="ask a silent gRPC connection after so long whether it is still there (default: %(default)s)",
+    )
+    serve.add_argument(
+        "--connection-age",
+        type=seconds,
+        default=None,
+        metavar="S",
+        help="send gRPC clients to a new connection after so long; calls go on where they are (default: never)",
+    )
+
+
+def _elsewhere(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--registry-url",
+        default=None,
+        metavar="URL",
+        help="postgresql://USER@HOST/DATABASE or sqlite:////FILE; with a password rather in LORRY_REGISTRY_URL, as "
+        "others see a command line (default: SQLite in the home)",
+    )
+    serve.add_argument(
+        "--store",
+        default=None,
+        metavar="URL",
+        help="s3://BUCKET/PREFIX for adapters, credentials as boto3 finds them (AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, ...) (default: an S3 server in the home)",
+    )
+    serve.add_argument("--s3-endpoint", default=None, metavar="URL", help="of an S3 that is not Amazon's")
+    serve.add_argument(
+        "--s3-region", default=None, metavar="R", help="its region (default: AWS_REGION, AWS_DEFAULT_REGION, us-east-1)"
+    )
 
 
 def _run_demo(options: argparse.Namespace) -> int:
