@@ -213,6 +213,7 @@ class SnapshotSource:
             # The collector is told to pass over what there is: entries are in no cycles, and a pass over a million of
             # them stops the process for a second. What is frozen is still freed with its last reference.
             gc.freeze()
+            self._database.turn()
         return snapshot
 
     def _moved(self) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import create_engine as create_plain_engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
 
 from lorry.errors import StaleEtag, Unavailable
 
@@ -123,6 +124,12 @@ class Database:
                 found = await connection.run_sync(work)
                 await connection.commit()  # after a rollback the driver prepares every statement anew
                 return found
+
+    def turn(self) -> None:
+        """For the work of ``of_one_moment`` that computes for long without asking the database: lets the event loop
+        turn, where it is the one that works."""
+        if self._reader is None:
+            await_only(asyncio.sleep(0))
 
     def _read_with(self, work: Callable[[Connection], T]) -> T:
         assert self._reader is not None
