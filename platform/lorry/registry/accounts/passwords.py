@@ -19,7 +19,6 @@ LENGTH_MIN, LENGTH_MAX = 12, 128
 """In characters, after normalisation."""
 DISTINCT_MIN = 5
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
-_NOBODYS = "nobody has this password"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,11 @@ class Passwords:
     async def verify(self, password_hash: str | None, password: str) -> bool:
         """Takes the same time where there is no hash: None is nobody's, and so is a password that is too long."""
         if self._nobodys is None:
-            self._nobodys = await asyncio.to_thread(self._hasher.hash, _NOBODYS)
+            self._nobodys = await asyncio.to_thread(self._hasher.hash, secrets.token_hex(32))
         text = normal(password[: LENGTH_MAX * 4])
-        known = password_hash is not None and len(password) <= LENGTH_MAX * 4 and len(text) <= LENGTH_MAX
-        found = await asyncio.to_thread(self._verify, password_hash if known and password_hash else self._nobodys, text)
-        return found and known
+        known = password_hash if len(password) <= LENGTH_MAX * 4 and len(text) <= LENGTH_MAX else None
+        matches = await asyncio.to_thread(self._verify, known or self._nobodys, text)
+        return matches and bool(known)
 
     def outdated(self, password_hash: str) -> bool:
         """Whether it was made with other parameters than these."""
@@ -90,7 +89,7 @@ def check_password(field: str, password: str, username: str) -> str:
     control characters, is of a few characters only, or holds the username."""
     text = normal(password[: LENGTH_MAX * 4])
     if not LENGTH_MIN <= len(text) <= LENGTH_MAX or len(password) > LENGTH_MAX * 4:
-        raise InvalidRequest.field(field, f"{len(password)} characters; use {LENGTH_MIN} to {LENGTH_MAX}")
+        raise InvalidRequest.field(field, f"{max(len(text), len(password))} characters; use {LENGTH_MIN} to {LENGTH_MAX}")
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
         raise InvalidRequest.field(field, "has control characters; leave them out")
     if len(set(text)) < DISTINCT_MIN:
