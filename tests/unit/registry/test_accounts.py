@@ -251,6 +251,7 @@ async def test_a_role_holds_at_once_for_sessions_tokens_and_keys(here: Here) -> 
     _, key = await here.world.registry.keys.create(owner, "acme", "anna", "owner")
     text, session = await here.log_in()
     token = here.accounts.token(session, NOW)
+    assert (await here.caller(token)).role == (await here.caller(key)).role == "owner"
     changed = await here.accounts.set_role(owner, "acme", "anna", "viewer")
     assert changed.role == "viewer"
     assert (await here.caller(token)).role == (await here.caller(key)).role == "viewer"
