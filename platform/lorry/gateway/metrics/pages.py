@@ -56,6 +56,7 @@ class MetricPages:
         self._answer_s = answer_s
         self._clock = clock
         self._asking: asyncio.Task[list[Answer]] | None = None
+        self._writing = asyncio.Lock()
         self._router_page: Page = (b"", "")
         self._router_until = 0.0
         self._router_lock = asyncio.Lock()
@@ -66,7 +67,8 @@ class MetricPages:
         answers = await self._answers()
         gateway_families(found, self._watched, self._draining(), self._lag)
         engine_families(found, answers)
-        return await asyncio.to_thread(write, found, accept, True)
+        async with self._writing:  # one thread of those that others need too
+            return await asyncio.to_thread(write, found, accept, True)
 
     async def router(self) -> Page:
         async with self._router_lock:
