@@ -264,7 +264,7 @@ def build_server(
         pool,
         http,
         limits,
-        Watched(counters, usage, source, live, limits, now()),
+        Watched(counters, usage, source, live, limits, time.time()),
     )
 
 
