@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from lorry.api.v1 import generate_pb2 as pb
 from lorry.engine.fake import Fault, FaultKind
 from lorry.errors import LorryError
 from lorry.gateway import LedgerDrain, UsageSpool, read_rows
@@ -21,6 +22,17 @@ from tests.support.waiting import until
 async def whole(call: Any) -> LorryError | None:
     assert (await call.read()).HasField("start")
     return await ended(call)
+
+
+async def begun(here: World, customer: Customer) -> Any:
+    """A call of which some tokens have been handed out."""
+    wanted = pb.GenerateRequest()
+    wanted.output.token_ids = True
+    call = here.stream(customer, output=wanted.output)
+    async with asyncio.timeout(30):
+        assert (await call.read()).HasField("start")
+        assert (await call.read()).HasField("delta")
+    return call
 
 
 async def totals(here: World, customer: Customer) -> tuple[int, int, int]:
@@ -47,12 +59,10 @@ async def test_metrics_are_the_ledger(url: str, tmp_path: Path) -> None:
             asked = [here.stream(customer) for customer in customers]
             assert await asyncio.gather(*(whole(call) for call in asked)) == [None] * 3
         here.engine.fault = lambda request: Fault(FaultKind.HANG, 3)
-        cut = await here.begun(customers[0])
-        assert (await cut.read()).HasField("delta")
+        cut = await begun(here, customers[0])
         cut.cancel()
         hang(here.engine)
-        revoked = await here.begun(customers[1])
-        assert (await revoked.read()).HasField("delta")
+        revoked = await begun(here, customers[1])
         await here.registry.grants.revoke(here.admin, "bert", customers[1].grant_id)
         assert (await ended(revoked)) is not None
         await until(lambda: not len(here.gateway.live))
