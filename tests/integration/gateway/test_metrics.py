@@ -16,6 +16,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.utils import floatToGoString
 
 from lorry.config import OpsConfig
 from lorry.engine.fake import Fault, FaultKind
@@ -170,6 +171,9 @@ async def test_every_series_is_documented_and_has_the_labels_that_are_said() -> 
                 assert set(labels) - {"le"} == set(KNOWN[name].labels), name
         made = {name for name in KNOWN if not KNOWN[name].name.startswith("lorry_engine_")}
         assert made - names == set(), "what is documented is served"
+        for name in {name.removesuffix("_bucket") for name in names if name.endswith("_bucket")}:
+            bounds = {labels["le"] for found_name, labels in found if found_name == f"{name}_bucket"}
+            assert bounds == {*map(floatToGoString, KNOWN[f"{name}_sum"].bounds), "+Inf"}
         for text in texts:
             for line in (line for line in text.splitlines() if line.startswith("# TYPE lorry_")):
                 _, _, name, kind = line.split()

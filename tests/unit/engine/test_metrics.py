@@ -13,6 +13,7 @@ from lorry.engine.arena import AdapterArena
 from lorry.engine.events import StepRan
 from lorry.engine.metrics import CACHED, COMPUTED, DECODE, OUTPUT, PREFILL
 from lorry.errors import EngineUnavailable, InvalidRequest, SlotIntegrity
+from lorry.gateway.metrics.catalog import LOADS, STEP, STEP_ADAPTERS
 from lorry.histogram import LOAD_S, Histogram
 from lorry.ids import AdapterDigest
 from tests.support.engines import ask, engine_config, preempt_at_every_step, running
@@ -61,6 +62,8 @@ async def test_tokens_steps_and_hits_of_a_known_load(folder: Path) -> None:
     assert found.steps[PREFILL].count == sum(step.prefill_tokens > 0 for step in steps) > 0
     assert found.steps[DECODE].count == sum(step.prefill_tokens == 0 for step in steps) > 0
     assert sum(spread.total for spread in found.steps.values()) == pytest.approx(sum(step.seconds for step in steps))
+    for spread, metric in ((found.mix, STEP_ADAPTERS), (found.loads["host"], LOADS), (found.steps[DECODE], STEP)):
+        assert spread.bounds == metric.bounds, "as they are documented"
     assert found.mix.count == len(steps)
     assert found.mix.total == sum(step.distinct_adapters for step in steps)
     assert sum(found.hits.values()) == 8

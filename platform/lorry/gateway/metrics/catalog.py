@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lorry.histogram import LAG_S, LOAD_S, MIX, STEP_S
+from lorry.registry.usage.buckets import DURATION_S, INTER_TOKEN_S, TTFT_S
+
 
 class Kind(StrEnum):
     COUNTER = "counter"
@@ -20,13 +23,14 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Metric:
     """``name`` as it is queried, a counter's with ``_total``; a histogram has ``_bucket``, ``_sum`` and ``_count`` of
-    it. ``unit``: what its values are, in words."""
+    it, and ``bounds``. ``unit``: what its values are, in words."""
 
     name: str
     kind: Kind
     unit: str
     help: str
     labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -51,8 +55,8 @@ def _gauge(name: str, unit: str, text: str, *labels: str) -> Metric:
     return Metric(f"lorry_{name}", Kind.GAUGE, unit, text, labels)
 
 
-def _histogram(name: str, unit: str, text: str, *labels: str) -> Metric:
-    return Metric(f"lorry_{name}", Kind.HISTOGRAM, unit, text, labels)
+def _histogram(name: str, unit: str, bounds: tuple[float, ...], text: str, *labels: str) -> Metric:
+    return Metric(f"lorry_{name}", Kind.HISTOGRAM, unit, text, labels, bounds)
 
 
 REQUESTS = _counter(
@@ -91,6 +95,7 @@ AGE = _gauge("gateway_registry_age_seconds", "seconds", "For which the snapshot 
 LAG = _histogram(
     "gateway_revocation_lag_seconds",
     "seconds",
+    LAG_S,
     "Of each change of the registry that was taken in: at most so long after its commit it was in force for new calls. "
     "Live ones are looked at every 0.2 s.",
 )
@@ -107,15 +112,18 @@ TOKENS = _counter(
     "kind",
 )
 QUEUE = _histogram(
-    "gateway_queue_seconds", "seconds", "Of billed requests: from their arrival at the engine to their first step."
+    "gateway_queue_seconds",
+    "seconds",
+    TTFT_S,
+    "Of billed requests: from their arrival at the engine to their first step.",
 )
 TTFT = _histogram(
-    "gateway_ttft_seconds", "seconds", "Of billed requests: from arrival at the engine to the first token."
+    "gateway_ttft_seconds", "seconds", TTFT_S, "Of billed requests: from arrival at the engine to the first token."
 )
 INTER_TOKEN = _histogram(
-    "gateway_inter_token_seconds", "seconds", "Of billed requests: between tokens, a request's mean."
+    "gateway_inter_token_seconds", "seconds", INTER_TOKEN_S, "Of billed requests: between tokens, a request's mean."
 )
-DURATION = _histogram("gateway_e2e_seconds", "seconds", "Of billed requests: from admission to their end.")
+DURATION = _histogram("gateway_e2e_seconds", "seconds", DURATION_S, "Of billed requests: from admission to their end.")
 GATEWAY_STARTED = _gauge("gateway_start_time_seconds", "Unix seconds", "When the counts of this gateway began.")
 GATEWAY_BUILD = _gauge("gateway_build_info", "1", "Release of the gateway.", "version")
 
@@ -150,12 +158,13 @@ ENGINE_TOKENS = _counter(
 STEP = _histogram(
     "engine_step_seconds",
     "seconds",
+    STEP_S,
     "Of a step, loads included, by kind: prefill (with tokens of a prompt) and decode (without).",
     "replica",
     "kind",
 )
 STEP_ADAPTERS = _histogram(
-    "engine_step_adapters", "adapters", "Distinct ones among the rows of a step; the base is one.", "replica"
+    "engine_step_adapters", "adapters", MIX, "Distinct ones among the rows of a step; the base is one.", "replica"
 )
 OCCUPANCY = _gauge(
     "engine_kv_occupancy_ratio",
@@ -191,6 +200,7 @@ HITS = _counter(
 LOADS = _histogram(
     "engine_adapter_load_seconds",
     "seconds",
+    LOAD_S,
     "Of a load that went well, by the tier it began at: object_store and disk into host memory, host into a slot.",
     "replica",
     "tier",
