@@ -16,6 +16,7 @@ from tests.mutants import (
     kernels_lora,
     limits,
     memory,
+    metrics,
     names,
     paged,
     records,
@@ -43,6 +44,7 @@ GUARDS: tuple[Guard, ...] = (
     *records.GUARDS,
     *http.GUARDS,
     *hotpath.GUARDS,
+    *metrics.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]
