@@ -154,7 +154,9 @@ class GatewayConfig:
 
     ``http_port``: where OpenAI's API is served; None is nowhere. A connection without a request is closed after
     ``http_keep_alive_seconds``; a request has ``http_receive_seconds`` to arrive, and a head of ``http_head_bytes`` at
-    most. ``max_message_bytes`` bounds bodies too."""
+    most. ``max_message_bytes`` bounds bodies too.
+
+    ``metrics_tenants``: so many tenants, the largest, have metrics of their own."""
 
     host: str = "127.0.0.1"
     port: int = 50061
@@ -171,16 +173,19 @@ class GatewayConfig:
     snapshot_poll_seconds: float = 0.2
     staleness: Literal["strict", "available"] = "strict"
     staleness_seconds: float | None = None
+    metrics_tenants: int = 20
     drain_seconds: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class OpsConfig:
-    """Where health and ``/internal/state`` are served over HTTP, without authentication: for operators' eyes, so on
-    this machine alone unless said otherwise. Port 0 is any free one."""
+    """Where health, ``/internal/state`` and metrics are served over HTTP, without authentication: for operators' eyes,
+    so on this machine alone unless said otherwise. Port 0 is any free one. ``router_adapters``: most names of adapters
+    that ``/metrics/router`` lists; 0 lists none."""
 
     host: str = "127.0.0.1"
     port: int = 50062
+    router_adapters: int = 0
 
 
 T = TypeVar("T")

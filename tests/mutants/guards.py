@@ -17,6 +17,7 @@ from tests.mutants import (
     kernels_lora,
     limits,
     memory,
+    metrics,
     names,
     paged,
     records,
@@ -45,6 +46,7 @@ GUARDS: tuple[Guard, ...] = (
     *records.GUARDS,
     *http.GUARDS,
     *hotpath.GUARDS,
+    *metrics.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

@@ -41,6 +41,7 @@ from lorry.engine.supervise import EngineSupervisor
 from lorry.errors import LorryError, Unavailable
 from lorry.gateway.ledger import LedgerDrain
 from lorry.gateway.limits import Limits as QuotaLimits
+from lorry.gateway.metrics import MetricPages, Target
 from lorry.gateway.ops import OpsServer
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.server import ExtraService, GatewayServer, build_server
@@ -94,6 +95,7 @@ class Platform:
         self.s3: LocalS3 | None = None
         self.ops: OpsServer | None = None
         self._started = False
+        self._pages: MetricPages | None = None
 
     @property
     def address(self) -> str:
@@ -141,15 +143,21 @@ class Platform:
             "engine": engine,
         }
 
+    def pages(self) -> MetricPages:
+        """Raises Unavailable until the platform has started."""
+        if self._pages is None:
+            raise Unavailable("the platform is starting; try again", retry_after_s=1.0)
+        return self._pages
+
     async def _start(self) -> None:
         settings, home = self._settings, self._settings.home
         for line in settings.choices if settings.summary is None else (settings.summary,):
             self._say(str(line))
         if settings.ops is not None:
-            self.ops = OpsServer(settings.ops, self.ready, self.state)
+            self.ops = OpsServer(settings.ops, self.ready, self.state, self.pages)
             self._stack.push_async_callback(self.ops.stop)
             self.ops.start()
-            self._say(f"health and state: {self.ops.address}/healthz /readyz /internal/state")
+            self._say(f"health and state: {self.ops.address}/healthz /readyz /internal/state /metrics")
         self._stack.enter_context(HomeLock(home))
         self._say("registry: migrating")
         made = await bootstrap(home.root, home.registry_url)
@@ -200,6 +208,13 @@ class Platform:
         await self._background(reporting(self.registry.fleet, self.server, source, [self.engine.client]))
         self._stack.push_async_callback(self.server.stop)
         self._stack.callback(versions.stop_watching)
+        self._pages = MetricPages(
+            self.server.watched,
+            [Target(self.info.replica, self.engine.client, self.engine)],
+            draining=lambda: self.server.draining,
+            lag=source.lag,
+            router_adapters=0 if settings.ops is None else settings.ops.router_adapters,
+        )
         self._started = True
         self._say(f"gateway and admin API: {self.server.address}")
         if self.server.http is not None:

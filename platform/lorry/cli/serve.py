@@ -73,10 +73,11 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
             http_port=_http_port(options),
             staleness=options.staleness,
             staleness_seconds=options.staleness_seconds,
+            metrics_tenants=options.metrics_tenants,
         ),
         dtype=options.dtype,
         device=options.device,
-        ops=OpsConfig(options.ops_host, options.ops_port),
+        ops=OpsConfig(options.ops_host, options.ops_port, options.router_adapters),
     )
     if card is None:
         chosen, memory = chosen_settings(options, base_dir), _memory(options)

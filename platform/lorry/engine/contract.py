@@ -10,6 +10,7 @@ from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.adapters.plan import TextPlan
+from lorry.engine.metrics import EngineMetrics
 from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
@@ -186,6 +187,11 @@ class EngineClient(ABC):
     @abstractmethod
     async def state(self) -> dict[str, Any]:
         """Bounded JSON: queue, pages, slots (slot, generation, digest, pins), loads, steps."""
+
+    @abstractmethod
+    async def metrics(self) -> EngineMetrics:
+        """At one moment between two steps; costs what it takes to copy some hundred numbers. Raises EngineUnavailable
+        where there is no engine, or until it is warm."""
 
     @abstractmethod
     async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:

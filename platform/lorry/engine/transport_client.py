@@ -21,11 +21,13 @@ from lorry.engine.contract import (
     Forgotten,
     Whereabouts,
 )
+from lorry.engine.metrics import EngineMetrics
 from lorry.engine.transport_codec import (
     info_from_proto,
     ref_to_proto,
 )
 from lorry.engine.transport_link import UNREACHABLE, Link
+from lorry.engine.transport_metrics import metrics_from_proto
 from lorry.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -104,6 +106,10 @@ class GrpcEngineClient(EngineClient):
         self._check()
         found: dict[str, Any] = json.loads((await self._unary("GetState", pb.GetStateRequest())).json)
         return found
+
+    async def metrics(self) -> EngineMetrics:
+        self._check()
+        return metrics_from_proto(await self._unary("GetMetrics", pb.GetMetricsRequest()))
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
         self._check()

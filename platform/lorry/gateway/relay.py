@@ -65,6 +65,11 @@ class Relay:
         assert self._started is not None, "next() returns only after Started"
         return self._started
 
+    @property
+    def answers(self) -> bool:
+        """Its first token is there."""
+        return self._started is not None
+
     def start(self) -> None:
         self._task = asyncio.create_task(self._pump())
 

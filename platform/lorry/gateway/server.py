@@ -31,6 +31,7 @@ from lorry.gateway.http.server import HttpServer
 from lorry.gateway.interceptors import EmptyStreamInterceptor
 from lorry.gateway.limits import Limits
 from lorry.gateway.live import LiveCalls
+from lorry.gateway.metrics import CountedUsage, Watched
 from lorry.gateway.models import Models
 from lorry.gateway.ports import SnapshotSource, UsageSink
 from lorry.gateway.relay import Pace
@@ -74,6 +75,7 @@ class GatewayServer:
         pool: ThreadPoolExecutor,
         http: Callable[[Ready], HttpServer] | None,
         limits: Limits,
+        watched: Watched,
     ) -> None:
         self._server = server
         self._config = config
@@ -91,6 +93,8 @@ class GatewayServer:
         self.port = port
         self.address = f"{config.host}:{port}"
         self.counters = counters
+        self.watched = watched
+        """What metrics are made of."""
         self.http = None if http is None else http(self.ready)
         """OpenAI's API, where the configuration says so."""
 
@@ -224,8 +228,9 @@ def build_server(
     staleness = Staleness.of(config)
     live = LiveCalls(source, counters, now, config.snapshot_poll_seconds, stall_seconds, staleness)
     pace = Pace(config.delta_seconds, config.delta_tokens)
+    usage = CountedUsage(usage, config.metrics_tenants)
     salts, limits = TenantSalts(kv_salt), limits or Limits(source, None, now)
-    admission = Admission(source, routes, pool, now, salts, config.max_tokens_cap, texts, staleness, limits)
+    admission = Admission(source, routes, pool, now, salts, config.max_tokens_cap, texts, staleness, limits, counters)
     generations = Generations(admission, Calls(live, routes, usage, counters, pace, now, limits), counters)
     models = Models(admission)
     server = grpc.aio.server(
@@ -247,7 +252,19 @@ def build_server(
     if config.http_port is not None:
         http = partial(HttpServer, config, config.http_port, generations, models, counters, stall_seconds)
     return GatewayServer(
-        server, port, config, generations, live, routes, health_servicer, names[1:], counters, pool, http, limits
+        server,
+        port,
+        config,
+        generations,
+        live,
+        routes,
+        health_servicer,
+        names[1:],
+        counters,
+        pool,
+        http,
+        limits,
+        Watched(counters, usage, source, live, limits, time.time()),
     )
 
 

@@ -20,7 +20,7 @@ from lorry.api.v1 import generate_pb2_grpc
 from lorry.config import GatewayConfig
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
 from lorry.errors import LorryError
-from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, build_server
+from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, UsageSink, build_server
 from lorry.registry import Caller, Registry, SnapshotSource, VersionState
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.bases import repository as bases
@@ -136,7 +136,9 @@ def hang(engine: FakeEngine) -> None:
 
 
 @asynccontextmanager
-async def world(url: str, poll_seconds: float | None = None, **config: Any) -> AsyncIterator[World]:
+async def world(
+    url: str, poll_seconds: float | None = None, usage: UsageSink | None = None, **config: Any
+) -> AsyncIterator[World]:
     """``poll_seconds`` None is the database's own. The gateway's registry is another one than the administrators'."""
     admins, gateways = Registry(url, PEPPERS, CHEAP), Registry(url, PEPPERS)
     key = await _first_admin(admins.database, PEPPERS)
@@ -153,7 +155,7 @@ async def world(url: str, poll_seconds: float | None = None, **config: Any) -> A
         GatewayConfig(**{"port": 0, **config}),
         source,
         EngineRoutes([engine]),
-        MemoryUsage(),
+        usage or MemoryUsage(),
         kv_salt=bytes(32),
         now=lambda: time.time() + made.ahead,
     )

@@ -368,3 +368,18 @@ async def _do_by_row(world: World, step: str, tenant: str, number: int) -> None:
                 )
             change = Change(Kind.QUOTA, f"{tenant_id}/{limited or ''}")
         await change_log.record(session, change)
+
+
+async def test_how_long_changes_were_unknown_is_counted_for_each_poll_that_brought_some(world: World) -> None:
+    now = [100.0]
+    source = SnapshotSource(world.registry.database, PEPPERS, clock=lambda: now[0])
+    await source.start()
+    now[0] += 3.0
+    await source.refresh()
+    assert source.lag.spread().count == 0, "nothing had changed"
+    now[0] += 0.2
+    await world.registry.tenants.create(world.admin, "anna")
+    await world.registry.tenants.create(world.admin, "bert")
+    await source.refresh()
+    assert source.lag.spread().count == 1
+    assert source.lag.total == pytest.approx(0.2)

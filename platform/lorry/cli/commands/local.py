@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 from lorry.cli.commands.parsing import Commands, home_of
-from lorry.cli.sizes import budget, count, fraction, part, port, seconds, size
+from lorry.cli.sizes import budget, count, fraction, number, part, port, seconds, size
 from lorry.config import HTTP_PORT, GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -96,6 +96,10 @@ def _serve(commands: Commands) -> None:
     web.add_argument("--no-http", action="store_true", help="do not serve OpenAI's API")
     serve.add_argument("--ops-host", default=ops.host, help="where health and state are served (default: %(default)s)")
     serve.add_argument("--ops-port", type=port, default=ops.port, help="its port, 0 is any (default: %(default)s)")
+    tenants = "so many of the largest tenants have metrics of their own (default: %(default)s)"
+    serve.add_argument("--metrics-tenants", type=number, default=defaults.metrics_tenants, metavar="N", help=tenants)
+    adapters = "most names of adapters that /metrics/router lists (default: %(default)s, none)"
+    serve.add_argument("--router-adapters", type=number, default=ops.router_adapters, metavar="N", help=adapters)
     serve.set_defaults(run=_run_serve)
 
 
