@@ -1,0 +1,53 @@
+"""What the dashboards need of the registry: who logs in, and with which token they act."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Login(Protocol):
+    """Somebody who may log in. ``role``: the word of ``lorry.registry.Role``."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def username(self) -> str: ...
+    @property
+    def tenant_name(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+
+
+class WebSession(Protocol):
+    """A login that goes on. ``csrf`` is this session's own secret; times are Unix seconds."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def login(self) -> Login: ...
+    @property
+    def expires_at(self) -> float: ...
+    @property
+    def csrf(self) -> str: ...
+
+
+class Accounts(Protocol):
+    """``lorry.registry.accounts.Accounts``, or ``MemoryAccounts`` beside this."""
+
+    async def log_in(
+        self, username: str, password: str, *, agent: str, address: str, now: float
+    ) -> tuple[str, WebSession]:
+        """(the cookie's text, the session). Raises Unauthenticated in equal words for everything that is wrong, and
+        QuotaExceeded with ``retry_after_s`` while it is locked or too fast."""
+
+    async def resume(self, text: str, now: float) -> WebSession | None:
+        """None: unknown, ended, expired, or its login or tenant may not go on."""
+
+    async def log_out(self, text: str) -> None:
+        """Idempotent."""
+
+    def token(self, session: WebSession, now: float) -> str:
+        """What the services take as this user's for the next 60 s."""
+
+
+__all__ = ["Accounts", "Login", "WebSession"]
