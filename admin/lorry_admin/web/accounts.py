@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 
 class Login(Protocol):
@@ -31,22 +31,25 @@ class WebSession(Protocol):
     def csrf(self) -> str: ...
 
 
-class Accounts(Protocol):
-    """``lorry.registry.accounts.Accounts``, or ``MemoryAccounts`` beside this."""
+S = TypeVar("S", bound=WebSession)
+
+
+class Accounts(Protocol[S]):
+    """``lorry.registry.accounts.Accounts``, or ``MemoryAccounts`` beside this. ``S``: its own kind of sessions."""
 
     async def log_in(
         self, username: str, password: str, *, agent: str, address: str, now: float
-    ) -> tuple[str, WebSession]:
+    ) -> tuple[str, S]:
         """(the cookie's text, the session). Raises Unauthenticated in equal words for everything that is wrong, and
         QuotaExceeded with ``retry_after_s`` while it is locked or too fast."""
 
-    async def resume(self, text: str, now: float) -> WebSession | None:
+    async def resume(self, text: str, now: float) -> S | None:
         """None: unknown, ended, expired, or its login or tenant may not go on."""
 
     async def log_out(self, text: str) -> None:
         """Idempotent."""
 
-    def token(self, session: WebSession, now: float) -> str:
+    def token(self, session: S, now: float) -> str:
         """What the services take as this user's for the next 60 s."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -62,7 +63,7 @@ class Web:
 
 def build_web(
     config: WebConfig,
-    accounts: Accounts,
+    accounts: Accounts[Any],
     address: str,
     *,
     tls: Tls | None = None,

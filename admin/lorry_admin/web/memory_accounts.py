@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from lorry.errors import QuotaExceeded, Unauthenticated
-from lorry_admin.web.accounts import WebSession
 
 IDLE_S = 12 * 3600.0
 ABSOLUTE_S = 7 * 24 * 3600.0
@@ -118,7 +117,7 @@ class MemoryAccounts:
         """As an operator does who ends sessions."""
         self._open.clear()
 
-    def token(self, session: WebSession, now: float) -> str:
+    def token(self, session: MemorySession, now: float) -> str:
         return self._token(self._accounts[session.login.username].login)
 
     def _mac(self, text: str) -> str:

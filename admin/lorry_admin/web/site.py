@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import Request
 
@@ -19,7 +20,7 @@ class Site:
     """``now``: Unix seconds."""
 
     config: WebConfig
-    accounts: Accounts
+    accounts: Accounts[Any]
     platform: Platform
     cookies: Cookies
     now: Callable[[], float] = field(default=time.time)
