@@ -69,7 +69,7 @@ def error_response(request: Request, error: LorryError) -> Response:
     elif isinstance(error, ResourceNotFound):
         # The same page for what is another tenant's and what is not there: of the visitor's own tenant.
         own = visit.session.login.tenant_name
-        context = {**visit.context(), "tenant": own, "base": f"/tenants/{own}", "path": ""}
+        context = {**visit.context(), "tenant": own, "base": f"/tenants/{own}", "own": True, "path": ""}
     else:
         context = visit.context()
     return HTMLResponse(rendered("error.html", **context, **shown), status_code=error.http_status)

@@ -126,6 +126,7 @@ class Visit:
             "csrf": self.session.csrf,
             "rights": {str(right) for right in self.rights},
             "tenant": self.tenant,
+            "own": self.own,
             "base": f"/tenants/{self.tenant}",
             "path": self.request.url.path,
             "said": said,
