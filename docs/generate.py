@@ -36,14 +36,15 @@ from lorry.errors import LorryError
 from lorry.gateway.served import NOT_SERVED
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTOS = ("generate", "adapter_admin", "tenant_admin", "fleet")
+PROTOS = ("generate", "adapter_admin", "tenant_admin", "user_admin", "fleet")
 _API_HEAD = """\
 # The gRPC API
 
 Generated from `proto/lorry/api/v1/*.proto` and `lorry.errors` by `make docs`; do not edit.
 
-Three services on one port. Every call carries the metadata `authorization: Bearer <api key>`. Health
-(`grpc.health.v1.Health`) and reflection are on the same port and need no key.
+All services are on one port. Every call carries the metadata `authorization: Bearer <api key>`, or in the key's place a
+user token, which a web app makes for a minute for who is logged in. Health (`grpc.health.v1.Health`) and reflection are
+on the same port and need no key.
 
 """
 _SHARED = ("--address", "--tls", "--ca", "--cert", "--cert-key", "--tenant", "--retries", "--json")
@@ -76,8 +77,8 @@ id is enough. `adapters show` and `diff` take an alias, or the bare name for the
 **Times** are dates (`2026-11-01`, `2026-11-01T10:00Z`) or spans (`90s`, `15m`, `24h`, `30d`).
 
 What fails before it has an answer is tried again, twice unless `--retries` says otherwise, when the server says, or
-sooner and then later by itself; what must not be done twice (making or rotating a key, stepping an alias back) is not.
-A push that breaks off goes on by itself, or later with `--resume`.
+sooner and then later by itself; what must not be done twice (making a key, a user or a password, stepping an alias
+back) is not. A push that breaks off goes on by itself, or later with `--resume`.
 
 """
 

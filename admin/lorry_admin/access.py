@@ -1,4 +1,4 @@
-"""Who is calling: the same keys as the gateway's, checked against the registry as of this call."""
+"""Who is calling: the same keys and user tokens as the gateway's, checked against the registry as of this call."""
 
 from __future__ import annotations
 

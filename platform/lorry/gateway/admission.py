@@ -25,6 +25,7 @@ from lorry.gateway.texts import VersionTexts, text_of
 from lorry.gateway.wire import Answer
 from lorry.ids import RequestId, TenantId
 from lorry.registry.authz import Caller
+from lorry.registry.rights import require
 from lorry.registry.snapshot import Resolution, Snapshot
 from lorry.request import StoppingParams
 from lorry.text import Spelling
@@ -84,6 +85,7 @@ class Admission:
     async def admit(self, message: pb.GenerateRequest, context: CallContext) -> Admitted:
         """Raises whatever is wrong with the request; nothing has been asked of an engine then."""
         api_key, snapshot, caller = await self.authenticate(context)
+        require(caller, "generate")
         check_served(message)
         minted = RequestId(uuid.uuid4().hex)
         sticky = message.sticky_key or message.request_id or minted
@@ -135,6 +137,7 @@ class Admission:
 
     async def count(self, message: pb.CountTokensRequest, context: CallContext) -> tuple[int, ...]:
         _, snapshot, caller = await self.authenticate(context)
+        require(caller, "count tokens")
         resolution = self.resolve(snapshot, caller, "model", message.model)
         bad = Violations()
         if message.WhichOneof("input") is None:

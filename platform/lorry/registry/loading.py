@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import groupby
 from sys import intern
@@ -25,6 +25,7 @@ from lorry.ids import AdapterDigest, BaseDigest, TenantId
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import queries
 from lorry.registry.changes import Kind
+from lorry.registry.db.base import utcnow
 from lorry.registry.db.tables import (
     Adapter,
     AdapterVersion,
@@ -32,16 +33,20 @@ from lorry.registry.db.tables import (
     ApiKey,
     BaseModel,
     Grant,
+    Login,
     Pin,
     Quota,
     Tenant,
+    WebSession,
 )
 from lorry.registry.entries import (
     AdapterEntry,
     AliasEntry,
     BaseModelEntry,
+    EndedSession,
     GrantEntry,
     KeyEntry,
+    LoginEntry,
     PinEntry,
     QuotaEntry,
     TenantEntry,
@@ -49,6 +54,7 @@ from lorry.registry.entries import (
     VersionState,
 )
 from lorry.registry.tables import Rows
+from lorry.registry.usertokens import REMEMBER_S
 
 CHUNK = 250
 Ids = Collection[str] | None
@@ -75,6 +81,10 @@ async def everything(session: AsyncSession) -> AsyncIterator[Rows]:
         yield Rows(pins=[(row.tenant, row.adapter, row) for row in pin])
     async for quota in quotas(session, None):
         yield Rows(quotas=[(row.tenant, row.adapter, row) for row in quota])
+    async for login in logins(session, None):
+        yield Rows(logins=login)
+    async for ended in sessions(session, None):
+        yield Rows(sessions=ended)
 
 
 async def rows_of(session: AsyncSession, subjects: Mapping[Kind, Collection[str]]) -> Rows:
@@ -97,6 +107,8 @@ async def rows_of(session: AsyncSession, subjects: Mapping[Kind, Collection[str]
         grants=await load(Kind.GRANT, grants),
         pins=[(tenant, adapter, found_pins.get((tenant, adapter))) for tenant, adapter in pinned],
         quotas=[(tenant, adapter, found_limits.get((tenant, adapter))) for tenant, adapter in limited],
+        logins=await load(Kind.LOGIN, logins),
+        sessions=await load(Kind.SESSION, sessions),
     )
 
 
@@ -258,6 +270,24 @@ async def quotas(session: AsyncSession, tenants: Ids) -> AsyncIterator[list[Quot
         yield [QuotaEntry(row[0], _tenant(row[1]), intern(row[2] or ""), *row[3:]) for row in rows]
 
 
+async def logins(session: AsyncSession, ids: Ids) -> AsyncIterator[list[LoginEntry]]:
+    """Of all only those that changed a short time ago."""
+    query = queries.LOGINS if ids is not None else queries.LOGINS.where(Login.changed_at >= _remembered())
+    async for rows in _pages(session, query, Login.id, ids):
+        yield [LoginEntry(row.id, intern(row.role), row.disabled, row.changed_at.timestamp()) for row in rows]
+
+
+async def sessions(session: AsyncSession, ids: Ids) -> AsyncIterator[list[EndedSession]]:
+    """Those that ended; of all only those that did a short time ago."""
+    query = queries.SESSIONS if ids is not None else queries.SESSIONS.where(WebSession.ended_at >= _remembered())
+    async for rows in _pages(session, query, WebSession.id, ids):
+        yield [EndedSession(row.id, row.ended_at.timestamp()) for row in rows]
+
+
+def _remembered() -> datetime:
+    return utcnow() - timedelta(seconds=REMEMBER_S)
+
+
 async def _pages(
     session: AsyncSession, query: Select[*tuple[Any, ...]], key: Any, ids: Ids
 ) -> AsyncIterator[Sequence[Row[*tuple[Any, ...]]]]:
@@ -293,8 +323,10 @@ __all__ = [
     "everything",
     "grants",
     "keys",
+    "logins",
     "pins",
     "quotas",
     "rows_of",
+    "sessions",
     "tenants",
 ]

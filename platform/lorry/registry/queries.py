@@ -13,10 +13,12 @@ from lorry.registry.db.tables import (
     ApiKey,
     BaseModel,
     Grant,
+    Login,
     Pin,
     Principal,
     Quota,
     Tenant,
+    WebSession,
 )
 
 TENANTS = select(Tenant.id, Tenant.name, Tenant.suspended)
@@ -31,6 +33,12 @@ KEYS = select(
     ApiKey.expires_at,
     ApiKey.revoked_at,
 ).join(Principal, Principal.id == ApiKey.principal_id)
+
+LOGINS = select(Login.id, Principal.role, Login.disabled, Login.changed_at).join(
+    Principal, Principal.id == Login.principal_id
+)
+
+SESSIONS = select(WebSession.id, WebSession.ended_at).where(WebSession.ended_at.is_not(None))
 
 BASES = select(BaseModel.id, BaseModel)
 
@@ -90,4 +98,16 @@ QUOTAS = select(
     Quota.revision,
 )
 
-__all__ = ["ADAPTERS", "ALIASES", "BASES", "GRANTS", "KEYS", "PINS", "QUOTAS", "TENANTS", "VERSIONS"]
+__all__ = [
+    "ADAPTERS",
+    "ALIASES",
+    "BASES",
+    "GRANTS",
+    "KEYS",
+    "LOGINS",
+    "PINS",
+    "QUOTAS",
+    "SESSIONS",
+    "TENANTS",
+    "VERSIONS",
+]

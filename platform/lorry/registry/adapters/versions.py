@@ -25,7 +25,7 @@ from lorry.registry.adapters.candidates import BaseFacts, Candidate, Validator
 from lorry.registry.adapters.states import REASON_MAX, VersionStates, find
 from lorry.registry.adapters.uploads import UploadLimits, Uploads, UploadState
 from lorry.registry.adapters.watching import Attempt, Attempts, Examined, Made
-from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_owner
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.bases import repository as bases
 from lorry.registry.bases.service import check_sha256
 from lorry.registry.changes import Change, Kind
@@ -35,6 +35,7 @@ from lorry.registry.db.tables import AdapterVersion, BaseModel
 from lorry.registry.entries import VersionState
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import AdapterName
+from lorry.registry.rights import require
 from lorry.registry.s3uris import check_import
 from lorry.registry.tenants.repository import open_tenant
 
@@ -66,7 +67,7 @@ class _Place:
 
 
 class VersionService(VersionStates):
-    """Raises RoleTooLow below owner, and ResourceNotFound for what is not there or not the caller's to see."""
+    """Raises RoleTooLow by ``rights``, and ResourceNotFound for what is not there or not the caller's to see."""
 
     def __init__(
         self,
@@ -89,12 +90,12 @@ class VersionService(VersionStates):
         return self._uploads.limits
 
     async def create_upload(self, caller: Caller, name: AdapterName) -> UploadState:
-        require_owner(caller, "upload adapters")
+        require(caller, "upload adapters")
         tenant, adapter_id = await self._adapter(caller, name)
         return await self._uploads.create(tenant, adapter_id)
 
     async def get_upload(self, caller: Caller, name: AdapterName, upload_id: str) -> UploadState:
-        require_owner(caller, "upload adapters")
+        require(caller, "upload adapters")
         tenant, adapter_id = await self._adapter(caller, name)
         return await self._uploads.get(tenant, adapter_id, upload_id)
 
@@ -102,7 +103,7 @@ class VersionService(VersionStates):
         self, caller: Caller, name: AdapterName, upload_id: str, file: str, offset: int, data: bytes, sha256: str
     ) -> int:
         """As ``Uploads.put``."""
-        require_owner(caller, "upload adapters")
+        require(caller, "upload adapters")
         tenant, adapter_id = await self._adapter(caller, name)
         return await self._uploads.put(tenant, adapter_id, upload_id, file, offset, data, sha256)
 
@@ -121,7 +122,7 @@ class VersionService(VersionStates):
         where ``expected_sha256`` differs, and ObjectStoreUnavailable: then nothing was recorded, and the
         upload is still there.
         """
-        require_owner(caller, "create versions")
+        require(caller, "create versions")
         key = RequestKey.of(caller, "CreateAdapterVersion", request_id, name.bare, upload_id, base, expected_sha256)
         place = await self._place(caller, name, base)
         return await self._create(caller, key, place, name, upload_id, expected_sha256)
@@ -136,7 +137,7 @@ class VersionService(VersionStates):
         request_id: str = "",
     ) -> AdapterVersion:
         """As ``create``, of the files under an ``s3://`` address within the tenant's import prefixes."""
-        require_owner(caller, "create versions")
+        require(caller, "create versions")
         key = RequestKey.of(caller, "CreateAdapterVersion", request_id, name.bare, uri, base, expected_sha256)
         place = await self._place(caller, name, base)
         if (known := await self._replayed(key, place.tenant, name)) is not None:
@@ -148,7 +149,7 @@ class VersionService(VersionStates):
         self, caller: Caller, name: AdapterName, uri: str, base: str, expected_sha256: str = ""
     ) -> tuple[Candidate, BaseModel]:
         """As ``examine``, of the files under an ``s3://`` address."""
-        require_owner(caller, "create versions")
+        require(caller, "create versions")
         place = await self._place(caller, name, base)
         async with self._imported(place, uri) as upload_id:
             return await self.examine(caller, name, upload_id, base, expected_sha256)
@@ -200,7 +201,7 @@ class VersionService(VersionStates):
         self, caller: Caller, name: AdapterName, upload_id: str, base: str, expected_sha256: str = ""
     ) -> tuple[Candidate, BaseModel]:
         """``create`` without making anything (``validate_only``). Raises AdapterRefused."""
-        require_owner(caller, "create versions")
+        require(caller, "create versions")
         place = await self._place(caller, name, base)
         async with self._uploads.sealed(place.tenant, place.adapter_id, upload_id) as folder:
             if folder is None:
@@ -219,7 +220,7 @@ class VersionService(VersionStates):
         """The checks of the call of ``create`` or ``examine`` on this upload that runs or is the next, or of the one
         that has just made a version of it, each as it becomes known; then what it made, or its error. Inside the block
         nothing is missed."""
-        require_owner(caller, "read versions")
+        require(caller, "read versions")
         tenant, adapter_id = await self._adapter(caller, name)
         upload = _attempt_of(tenant, adapter_id, upload_id)
 

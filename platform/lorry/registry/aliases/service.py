@@ -16,13 +16,14 @@ from lorry.registry import audit, changes
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.aliases import repository
 from lorry.registry.aliases.repository import Target
-from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_owner
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import Adapter, AliasRevision
 from lorry.registry.etags import check_etag, etag_of
 from lorry.registry.names import AdapterName, check_part
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 
 PERMILLE_MAX = 999
@@ -48,7 +49,7 @@ class _Place:
 
 
 class AliasService:
-    """Answers the alias's newest revision. Raises RoleTooLow below owner, ResourceNotFound for what is not there or not
+    """Answers the alias's newest revision. Raises RoleTooLow, ResourceNotFound for what is not there or not
     the caller's to see, StaleEtag where an ``etag`` that was given is not the current one, FailedPrecondition for a
     change in a deleted adapter.
 
@@ -60,7 +61,7 @@ class AliasService:
         self._database = database
 
     async def get(self, caller: Caller, name: AdapterName) -> AliasRevision:
-        require_owner(caller, "read aliases")
+        require(caller, "read aliases")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             adapter = await adapters.open_adapter(session, tenant, name.adapter)
@@ -71,7 +72,7 @@ class AliasService:
 
     async def list(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AliasRevision]:
         """By name, without deleted ones."""
-        require_owner(caller, "list aliases")
+        require(caller, "list aliases")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             adapter = await adapters.open_adapter(session, tenant, name.adapter)
@@ -79,7 +80,7 @@ class AliasService:
 
     async def revisions(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AliasRevision]:
         """Newest first; a deleted alias has them too."""
-        require_owner(caller, "list aliases")
+        require(caller, "list aliases")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             adapter = await adapters.open_adapter(session, tenant, name.adapter)
@@ -91,7 +92,7 @@ class AliasService:
     async def set(self, caller: Caller, name: AdapterName, number: int, etag: str = "") -> AliasRevision:
         """Points the alias at a version, making it where it is not there, and ends a canary. No change where it does so
         already. Raises AlreadyExists for the etag ``new`` where it is there."""
-        require_owner(caller, "set aliases")
+        require(caller, "set aliases")
         check_part("alias_id", name.alias)
         async with self._database.write() as session:
             place = await self._lock(session, caller, name)
@@ -111,7 +112,7 @@ class AliasService:
     ) -> AliasRevision:
         """Gives ``permille`` thousandths (1 to 999) of the alias's requests to version ``number``, in place of any
         other canary. No change where it is so already. Raises FailedPrecondition for what the alias points at."""
-        require_owner(caller, "set canaries")
+        require(caller, "set canaries")
         if not 0 < permille <= PERMILLE_MAX:
             raise InvalidRequest.field(
                 "permille", f"{permille} is out of range; use 1 to {PERMILLE_MAX}, PromoteCanary for all of them"
@@ -135,7 +136,7 @@ class AliasService:
 
     async def promote(self, caller: Caller, name: AdapterName, etag: str = "") -> AliasRevision:
         """The canary becomes what the alias points at. Raises FailedPrecondition without one."""
-        require_owner(caller, "promote canaries")
+        require(caller, "promote canaries")
         async with self._database.write() as session:
             place = await self._lock(session, caller, name)
             now = _there(place, etag)
@@ -149,7 +150,7 @@ class AliasService:
         """Ends the canary; without one, points the alias at what it pointed at before (see the module). Raises
         FailedPrecondition where it pointed at nothing before, AdapterQuarantined or VersionNotReady where that version
         is not to be served any more."""
-        require_owner(caller, "roll aliases back")
+        require(caller, "roll aliases back")
         async with self._database.write() as session:
             place = await self._lock(session, caller, name)
             now = _there(place, etag)
@@ -166,7 +167,7 @@ class AliasService:
 
     async def delete(self, caller: Caller, name: AdapterName, etag: str = "") -> AliasRevision:
         """Takes the alias away, and its canary with it. It may be set again, and counts on."""
-        require_owner(caller, "delete aliases")
+        require(caller, "delete aliases")
         async with self._database.write() as session:
             place = await self._lock(session, caller, name)
             now = _there(place, etag)
