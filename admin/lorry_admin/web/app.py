@@ -19,6 +19,7 @@ from lorry_admin.web.config import WebConfig
 from lorry_admin.web.cookies import Cookies
 from lorry_admin.web.guard import App, Guard
 from lorry_admin.web.pages import (
+    account,
     adapter,
     adapters,
     aliases,
@@ -29,10 +30,12 @@ from lorry_admin.web.pages import (
     overview,
     pins,
     playground,
+    prices,
     quotas,
     register,
     tenants,
     usage,
+    users,
     versions,
 )
 from lorry_admin.web.platform import Platform
@@ -46,7 +49,7 @@ _WITH_FILES = re.compile(r"/tenants/[^/]+/register")
 _CHUNK = re.compile(r"/tenants/[^/]+/adapters/[^/]+/uploads/[^/]+/chunk")
 _PAGES = (
     login, overview, adapters, adapter, aliases, versions, pins, register, playground, keys, usage, quotas, audit,
-    tenants, operator,
+    tenants, operator, users, prices, account,
 )  # fmt: skip
 
 

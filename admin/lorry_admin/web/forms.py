@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email.parser import BytesParser
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 
 from lorry.errors import InvalidRequest
@@ -58,60 +59,56 @@ class Form:
             raise InvalidRequest.field(name, f"{text[:40]!r} is not a number; give one") from None
 
 
-async def read_form(request: Request, part_bytes: int) -> Form:
-    """The whole form. Files go to temporary files as they come."""
+async def read_form(request: Request, part_bytes: int, *, files: bool = False) -> Form:
+    """The whole form. Files go to temporary files as they come; they are the caller's to close with ``request.close``
+    where it wants any."""
     found = await request.form(max_files=FILES_MAX, max_fields=FIELDS_MAX, max_part_size=part_bytes)
     values: dict[str, str] = {}
-    files: list[UploadFile] = []
+    kept: list[UploadFile] = []
     for name, value in found.multi_items():
         if isinstance(value, str):
             values.setdefault(name, value)
         elif value.filename:
-            files.append(value)
-    return Form(values, files)
+            kept.append(value)
+    if not files:
+        await request.close()
+    return Form(values, kept if files else ())
 
 
-async def read_text_alone(request: Request, most_bytes: int) -> tuple[Form, bool]:
-    """The text that a form begins with, from its first ``most_bytes``, and whether it is one with files; for a sender
-    who is not known."""
-    kind = request.headers.get("content-type", "")
-    if not kind.startswith("multipart/form-data"):
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > most_bytes:
-                return Form({}), False
-        return await _parsed(request, bytes(body), most_bytes), False
+async def read_text_alone(request: Request, most_bytes: int) -> Form:
+    """The text that a form begins with, of a sender who is not known: no more than ``most_bytes`` of it is held, and
+    nothing is written. Without values where that is not enough."""
     begun = bytearray()
     async for piece in request.stream():
         begun += piece
         if len(begun) > most_bytes:
             break
-    try:
-        return await _parsed(request, bytes(begun[:most_bytes]), most_bytes), True
-    except Exception:  # whatever a parser says to half a body: there is nothing to keep then
-        return Form({}), True
-
-
-async def _parsed(request: Request, body: bytes, most_bytes: int) -> Form:
     kind = request.headers.get("content-type", "")
-
-    async def stream() -> Any:
-        yield body
-
-    if kind.startswith("multipart/form-data"):
-        parser = MultiPartParser(
-            request.headers, stream(), max_files=FILES_MAX, max_fields=FIELDS_MAX, max_part_size=most_bytes
-        )
-        found = await parser.parse()
-        texts = {name: value for name, value in found.multi_items() if isinstance(value, str)}
-        await found.close()
-        return Form(texts)
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return await read_form(Request(dict(request.scope), receive), most_bytes)
+    if is_multipart(request):
+        return Form(_first_texts(kind, bytes(begun[:most_bytes])))
+    if len(begun) > most_bytes:
+        return Form({})
+    try:
+        pairs = parse_qsl(begun.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        return Form({})
+    return Form(dict(reversed(pairs)))
 
 
-__all__ = ["FIELDS_MAX", "FILES_MAX", "Form", "read_form", "read_text_alone"]
+def is_multipart(request: Request) -> bool:
+    return request.headers.get("content-type", "").startswith("multipart/form-data")
+
+
+def _first_texts(kind: str, begun: bytes) -> dict[str, str]:
+    """Of the parts that are whole: the last of them may be cut off, and is left out."""
+    whole = BytesParser().parsebytes(b"content-type: " + kind.encode("latin-1") + b"\r\n\r\n" + begun)
+    found: dict[str, str] = {}
+    parts: list[Any] = list(whole.get_payload())[:-1] if whole.is_multipart() else []
+    for part in parts:
+        name, raw = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(raw, bytes) and part.get_filename() is None:
+            found.setdefault(name, raw.decode(errors="replace"))
+    return found
+
+
+__all__ = ["FIELDS_MAX", "FILES_MAX", "Form", "is_multipart", "read_form", "read_text_alone"]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-SECRET = frozenset({"csrf", "password", "new_password", "kept"})
+SECRET = frozenset({"csrf", "password", "new_password", "again", "kept"})
 """Never kept."""
 HIDDEN = frozenset({"etag", "request_id", "back"})
 """Sent again as they are, and not shown."""
@@ -45,7 +45,7 @@ class Kept:
 def keep(action: str, fields: Iterable[tuple[str, str]], files: bool, most_bytes: int) -> Kept | None:
     """None for what is too large to be kept, or was sent to no page."""
     found = tuple((name, value) for name, value in fields if name not in SECRET)
-    if not _ACTION.fullmatch(action) or len(found) > FIELDS_MAX:
+    if not found or not _ACTION.fullmatch(action) or len(found) > FIELDS_MAX:
         return None
     if sum(len(name) + len(value.encode()) for name, value in found) > most_bytes:
         return None

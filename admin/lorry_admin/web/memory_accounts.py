@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from lorry.errors import QuotaExceeded, Unauthenticated
+from lorry.errors import InvalidRequest, TooManyLogins, Unauthenticated
 
 IDLE_S = 12 * 3600.0
 ABSOLUTE_S = 7 * 24 * 3600.0
@@ -79,7 +79,7 @@ class MemoryAccounts:
     ) -> tuple[str, MemorySession]:
         account = self._accounts.get(username)
         if account is not None and account.locked_until > now:
-            raise QuotaExceeded(
+            raise TooManyLogins(
                 "login: too many failures; wait before the next try", retry_after_s=account.locked_until - now
             )
         salt, expected = (account.salt, account.hashed) if account else (b"0" * 16, b"")
@@ -112,6 +112,18 @@ class MemoryAccounts:
 
     async def log_out(self, text: str) -> None:
         self._open.pop(self._mac(text), None)
+
+    async def change_password(self, session: MemorySession, current: str, new: str, *, now: float) -> None:
+        account = self._accounts[session.login.username]
+        if not hmac.compare_digest(_hashed(current, account.salt), account.hashed):
+            raise Unauthenticated("password: it is another one; type the current one again")
+        if not 12 <= len(new) <= 128:
+            raise InvalidRequest.field("password", f"{len(new)} characters; use 12 to 128")
+        account.hashed = _hashed(new, account.salt)
+        others = [key for key, one in self._open.items() if one.login_id == account.login.id]
+        for key in others:
+            if key[:16] != session.id:
+                del self._open[key]
 
     def end_all(self) -> None:
         """As an operator does who ends sessions."""

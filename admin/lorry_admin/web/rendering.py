@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lorry.api.v1 import tenant_admin_pb2 as pb
+from lorry.api.v1 import user_admin_pb2 as user_pb
 from lorry.client.admin.differences import state_word
 from lorry_admin.web import formats
 from lorry_admin.web.statics import shared_statics
@@ -42,6 +43,10 @@ SAID: Mapping[str, str] = {
     "base-created": "Base model registered.",
     "replica-drained": "The gateway refuses new requests; those that run end.",
     "replica-undrained": "The gateway takes requests again.",
+    "user-changed": "User changed.",
+    "session-ended": "Session ended.",
+    "price-set": "Price set.",
+    "password-changed": "Password changed. Your other sessions have ended.",
     "logged-out": "You are logged out.",
 }
 """All that a redirect can have the next page say: words of this list alone, so none can be put in from outside."""
@@ -79,8 +84,8 @@ def templates() -> Environment:
     return made
 
 
-def role_word(key: pb.ApiKey) -> str:
-    return pb.Role.Name(key.role).removeprefix("ROLE_").lower().replace("_", " ")
+def role_word(whose: pb.ApiKey | user_pb.User) -> str:
+    return pb.Role.Name(whose.role).removeprefix("ROLE_").lower().replace("_", " ")
 
 
 def quota_value(quota: pb.Quota, limit: str) -> int:

@@ -19,7 +19,7 @@ from lorry.registry.authz import not_visible
 from lorry.registry.names import is_part
 from lorry_admin.web.accounts import WebSession
 from lorry_admin.web.cookies import SAID, SESSION
-from lorry_admin.web.forms import Form, read_form, read_text_alone
+from lorry_admin.web.forms import Form, is_multipart, read_form, read_text_alone
 from lorry_admin.web.kept import Kept, keep
 from lorry_admin.web.rendering import rendered
 from lorry_admin.web.rights import Right, rights_of
@@ -169,20 +169,23 @@ async def get_visit(request: Request) -> Visit:
     return visit
 
 
-async def get_post(request: Request) -> Post:
+async def get_post(request: Request) -> AsyncIterator[Post]:
     """Raises SignedOut with what was sent, and PermissionDenied for a form of another login."""
     visit = await resume(request)
     most = site_of(request).config.kept_bytes
     if visit is None:
-        form, files = await read_text_alone(request, most)
-        raise SignedOut(keep(request.url.path, form.values.items(), files, most))
-    form = await read_form(request, site_of(request).config.form_bytes)
+        text = await read_text_alone(request, most)
+        raise SignedOut(keep(request.url.path, text.values.items(), is_multipart(request), most))
+    form = await read_form(request, site_of(request).config.form_bytes, files=True)
     token = form.values.get("csrf", "")
     if has_token(visit, token) or _vouched(request):
-        request.state.kept = keep(request.url.path, form.values.items(), _has_files(request), most)
-    require_token(visit, token)
-    _require_visible(visit)
-    return Post(visit, form)
+        request.state.kept = keep(request.url.path, form.values.items(), is_multipart(request), most)
+    try:
+        require_token(visit, token)
+        _require_visible(visit)
+        yield Post(visit, form)
+    finally:
+        await request.close()
 
 
 async def get_script(request: Request) -> Visit:
@@ -215,10 +218,6 @@ def _require_visible(visit: Visit) -> None:
 def _vouched(request: Request) -> bool:
     """A browser says, and the guard has looked, that a page of this app sent it."""
     return "sec-fetch-site" in request.headers or "origin" in request.headers
-
-
-def _has_files(request: Request) -> bool:
-    return request.headers.get("content-type", "").startswith("multipart/form-data")
 
 
 def first_error(found: Iterable[object]) -> LorryError | None:

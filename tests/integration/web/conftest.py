@@ -17,6 +17,8 @@ async def here(tmp_path: Path) -> AsyncIterator[World]:
         await made.tenant("beta")
         await made.user("anna", "acme", "owner")
         await made.user("mark", "acme", "member")
+        await made.user("vera", "acme", "viewer")
+        await made.user("olga", "acme", "operator")
         await made.user("bert", "beta", "owner")
         await made.user("root", "platform", "platform_admin")
         yield made

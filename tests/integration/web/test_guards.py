@@ -46,7 +46,16 @@ async def test_headers_are_on_every_answer(here: World) -> None:
 async def test_no_page_has_inline_script_or_style_or_foreign_address(here: World) -> None:
     await here.adapter("acme", "pirate", (0, 1))
     anna, root = await here.logged_in("anna"), await here.logged_in("root")
-    pages = ["", "/adapters", "/adapters/pirate", "/adapters/pirate/versions/1", "/register", "/playground", "/keys", "/usage"]
+    pages = [
+        "",
+        "/adapters",
+        "/adapters/pirate",
+        "/adapters/pirate/versions/1",
+        "/register",
+        "/playground",
+        "/keys",
+        "/usage",
+    ]
     texts = [(await anna.get(f"/tenants/acme{page}")).text for page in [*pages, "/quotas", "/audit"]]
     texts += [(await root.get(page)).text for page in ("/operator/tenants", "/operator/replicas", "/operator/bases")]
     for text in texts:

@@ -24,6 +24,7 @@ from lorry.engine.fake import FakeEngine
 from lorry.gateway import EngineRoutes, ExtraService, LedgerDrain, UsageSpool, build_server
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import BaseFacts, Registry, SnapshotSource, bootstrap
+from lorry.registry.accounts import PasswordParams
 from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
 from lorry_admin.web import MemoryAccounts, MemoryLogin, WebConfig, build_web
 from lorry_admin.web.app import Web
@@ -35,8 +36,7 @@ PASSWORD = "correct horse battery"
 BASE = "models/tiny"
 BASE_CONFIG = craft.BASE_CONFIG | {"max_position_embeddings": 2048, "vocab_size": tokenizer().vocabulary}
 ORIGIN = "http://web.test"
-ROLES = ("owner", "member", "platform_admin")
-"""Of API keys, which stand for the tokens that the registry's accounts make."""
+CHEAP = PasswordParams(passes=1, memory_kib=64)
 _CSRF = re.compile(r'name="csrf" value="([^"]*)"')
 
 
@@ -87,6 +87,7 @@ class World:
     engine: FakeEngine
     drain: LedgerDrain
     accounts: MemoryAccounts
+    """Where the web app has those of the registry, they are unused."""
     web: Web
     address: str
     admin_key: str
@@ -144,10 +145,10 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, **config: Any) -> AsyncIterator[World]:
+async def world(folder: Path, *, real_accounts: bool = False, **config: Any) -> AsyncIterator[World]:
     start = await bootstrap(folder / "home", f"sqlite:///{folder / 'registry.db'}", {})
     assert start.admin_key is not None
-    registry = Registry(start.url, start.peppers)
+    registry = Registry(start.url, start.peppers, CHEAP)
     source = registry.snapshots(0.05)
     await source.start()
     polling = asyncio.create_task(source.run())
@@ -168,7 +169,8 @@ async def world(folder: Path, **config: Any) -> AsyncIterator[World]:
     keys: dict[str, str] = {}
     ahead = [0.0]
     accounts = MemoryAccounts(lambda login: keys[login.id])
-    web = build_web(WebConfig(**config), accounts, gateway.address, now=lambda: time.time() + ahead[0])
+    chosen: Any = registry.accounts if real_accounts else accounts
+    web = build_web(WebConfig(**config), chosen, gateway.address, now=lambda: time.time() + ahead[0])
     async with AdminClient(gateway.address, start.admin_key) as admin:
         await admin.create_base("tiny", BASE_DIGEST, tokenizer().sha256, 2048, json.dumps(BASE_CONFIG))
         made = World(
@@ -199,4 +201,4 @@ def _nothing(server: Any) -> None:
     """The first admin service's call added them all."""
 
 
-__all__ = ["BASE", "ORIGIN", "PASSWORD", "ROLES", "Browser", "World", "world"]
+__all__ = ["BASE", "ORIGIN", "CHEAP", "PASSWORD", "Browser", "World", "world"]

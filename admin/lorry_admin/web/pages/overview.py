@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from lorry.client.admin.records import query_usage
+from lorry_admin.web.costs import cost_of
 from lorry_admin.web.periods import PERIODS, period_of, span_of
 from lorry_admin.web.traffic import traffic_of
 from lorry_admin.web.visits import Visiting
@@ -19,7 +20,13 @@ async def overview(visit: Visiting) -> Response:
     call = query_usage(visit.tenant, span.start, span.end, group_by=[span.period.by, "outcome"])
     sums, more = await visit.whole(call)
     return visit.page(
-        "overview.html", traffic=traffic_of(sums, span), span=span, periods=PERIODS, more=more, now=visit.site.now()
+        "overview.html",
+        traffic=traffic_of(sums, span),
+        cost=await cost_of(visit, sums),
+        span=span,
+        periods=PERIODS,
+        more=more,
+        now=visit.site.now(),
     )
 
 

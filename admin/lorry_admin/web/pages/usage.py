@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
-from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.client.admin.records import export_usage, query_usage
 from lorry.errors import InvalidRequest
+from lorry_admin.web.costs import cost_of
 from lorry_admin.web.visits import Visit, Visiting
 
 router = APIRouter()
@@ -33,6 +33,7 @@ LABELS = {
     "day-key": "Day and key",
 }
 DAYS = 30
+TOTALS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens")
 
 
 def days_of(visit: Visit) -> tuple[datetime, datetime]:
@@ -61,11 +62,19 @@ async def usage(visit: Visiting) -> Response:
     if by not in GROUPS:
         raise InvalidRequest.field("by", f"{by[:20]!r}; use one of {', '.join(GROUPS)}")
     end = last + timedelta(days=1)
-    sums, _ = await visit.whole(query_usage(visit.tenant, first, end))
-    total = sums[0] if sums else pb.UsageSum()
+    days, _ = await visit.whole(query_usage(visit.tenant, first, end, group_by=["day"]))
+    total = {name: sum(getattr(one, name) for one in days) for name in TOTALS}
     listed = await visit.listed(query_usage(visit.tenant, first, end, group_by=GROUPS[by]), size=100)
     return visit.page(
-        "usage.html", total=total, listed=listed, by=by, groups=GROUPS[by], labels=LABELS, first=first, last=last
+        "usage.html",
+        total=total,
+        cost=await cost_of(visit, days),
+        listed=listed,
+        by=by,
+        groups=GROUPS[by],
+        labels=LABELS,
+        first=first,
+        last=last,
     )
 
 
@@ -86,4 +95,4 @@ async def _all(begun: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[byte
         yield piece
 
 
-__all__ = ["DAYS", "GROUPS", "LABELS", "days_of", "export", "router", "usage"]
+__all__ = ["DAYS", "GROUPS", "LABELS", "TOTALS", "days_of", "export", "router", "usage"]
