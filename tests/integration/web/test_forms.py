@@ -168,7 +168,9 @@ async def test_operator_forms(here: World) -> None:
     taken = await root.post("/operator/tenants", {"tenant": "gamma"})
     assert taken.status_code == 409
     at = "/operator/tenants/gamma"
-    page = await done(root, at, "Tenant changed.", display_name="Gamma 2", import_prefixes="s3://bucket/b/\ns3://bucket/d/")
+    page = await done(
+        root, at, "Tenant changed.", display_name="Gamma 2", import_prefixes="s3://bucket/b/\ns3://bucket/d/"
+    )
     assert "s3://bucket/d/" in page
     page = await done(root, f"{at}/grants", "Grant given.", resource="models/tiny")
     grant = re.search(r"grants/(gr_[0-9a-f]+)/revoke", page)

@@ -22,6 +22,7 @@ from lorry.client.admin import AdminClient
 from lorry.config import GatewayConfig
 from lorry.engine.fake import FakeEngine
 from lorry.gateway import EngineRoutes, ExtraService, LedgerDrain, UsageSpool, build_server
+from lorry.gateway.limits import Limits as QuotaLimits
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import BaseFacts, Registry, SnapshotSource, bootstrap
 from lorry.registry.accounts import PasswordParams
@@ -159,12 +160,15 @@ async def world(folder: Path, *, real_accounts: bool = False, **config: Any) -> 
     lifecycle = registry.lifecycle(store, engines)
     usage = UsageSpool(folder / "usage")
     drain = LedgerDrain(folder / "usage", registry.usage)
+    quotas = QuotaLimits(source, registry.leases)
 
     def add(server: Any) -> None:
         add_admin_services(server, registry, source, versions, lifecycle, engines)
 
     extra = [ExtraService(name, add if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
-    gateway = build_server(GatewayConfig(port=0), source, EngineRoutes([engine]), usage, kv_salt=bytes(32), extra=extra)
+    gateway = build_server(
+        GatewayConfig(port=0), source, EngineRoutes([engine]), usage, kv_salt=bytes(32), extra=extra, limits=quotas
+    )
     await gateway.start()
     keys: dict[str, str] = {}
     ahead = [0.0]
@@ -185,6 +189,7 @@ async def world(folder: Path, *, real_accounts: bool = False, **config: Any) -> 
             await gateway.stop(grace=0)
             await usage.close()
             await drain.drain()
+            await quotas.close()
             await end(polling)
             await registry.close()
 
