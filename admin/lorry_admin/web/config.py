@@ -12,13 +12,14 @@ class WebConfig:
     """``public_url``: `https://host[:port]` that browsers use, where a proxy stands before it; "" takes the request's
     own. Cookies are Secure where it is https. ``trusted_proxies``: addresses whose X-Forwarded-For is believed,
     comma-separated; "" believes none. ``grpc_address`` and ``http_url``: what "copy as" names; "" is the address that
-    the app itself uses, and leaves curl out."""
+    the app itself uses, and leaves curl out. ``grpc_tls``: that address wants TLS."""
 
     host: str = "127.0.0.1"
     port: int = 0
     public_url: str = ""
     trusted_proxies: str = ""
     grpc_address: str = ""
+    grpc_tls: bool = False
     http_url: str = ""
     page_size: int = 25
     form_bytes: int = 512 << 10

@@ -13,7 +13,7 @@ from lorry_admin.web.playing import Asked
 _KEY = "LORRY_API_KEY"
 
 
-def python(asked: Asked, address: str) -> str:
+def python(asked: Asked, address: str, tls: bool) -> str:
     arguments = [f"    {_literal(asked.model)},"]
     if asked.messages is None:
         arguments.append(f"    {_literal(asked.prompt)},")
@@ -26,9 +26,9 @@ def python(asked: Asked, address: str) -> str:
         [
             "import os",
             "",
-            "from lorry.client import Client",
+            f"from lorry.client import Client{', Tls' if tls else ''}",
             "",
-            f'with Client({_literal(address)}, os.environ["{_KEY}"]) as client:',
+            f'with Client({_literal(address)}, os.environ["{_KEY}"]{", tls=Tls()" if tls else ""}) as client:',
             "    stream = client.stream(",
             *(f"    {line}" for line in arguments),
             "    )",

@@ -81,7 +81,7 @@ async def test_cookies_are_bound_to_the_host_where_browsers_come_by_tls(tmp_path
         await here.tenant("acme")
         await here.user("anna", "acme", "owner")
         browser = here.browser()
-        browser.http.base_url = "https://lorry.test"  # type: ignore[assignment]  # it takes text
+        browser.http.base_url = "https://lorry.test"
         browser.http.headers["origin"] = "https://lorry.test"
         response = await browser.log_in("anna")
         assert response.status_code == 303

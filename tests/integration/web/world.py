@@ -65,7 +65,7 @@ class Browser:
         self, path: str, fields: dict[str, Any] | None = None, method: str = "POST", **options: Any
     ) -> Any:
         headers = {"x-lorry-csrf": self.csrf, "accept": "application/json"}
-        body = {} if fields is None else {"data": fields}
+        body: dict[str, Any] = {} if fields is None else {"data": fields}
         return await self.http.request(method, path, headers=headers, **body, **options)
 
     async def log_in(self, username: str, password: str = PASSWORD, **fields: str) -> httpx.Response:

@@ -73,10 +73,11 @@ async def code(visit: Scripted) -> Response:
 def _code(visit: Visit, asked: Asked) -> dict[str, str]:
     config = visit.site.config
     address = config.grpc_address or visit.site.platform.address
+    tls = config.grpc_tls if config.grpc_address else visit.site.platform.tls
     return {
-        "python": snippets.python(asked, address),
+        "python": snippets.python(asked, address, tls),
         "curl": snippets.curl(asked, config.http_url),
-        "grpcurl": snippets.grpcurl(asked, address, visit.site.platform.tls),
+        "grpcurl": snippets.grpcurl(asked, address, tls),
     }
 
 
