@@ -16,8 +16,8 @@ from starlette.routing import Route
 from lorry.config import OpsConfig
 from lorry.errors import LorryError, Unavailable
 from lorry.gateway.bounded import bounded
-from lorry.gateway.guest import GuestServer, address_of, bind
 from lorry.gateway.metrics import MetricPages
+from lorry.guest import GuestServer, address_of, bind
 
 Ready = Callable[[], Awaitable[None]]
 """Raises the LorryError that says why nothing can be served now."""
