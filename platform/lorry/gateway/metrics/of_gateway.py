@@ -28,6 +28,7 @@ from lorry.histogram import Histogram
 from lorry.ids import TenantId
 
 _SHED = (Unavailable, Overloaded, QueueTimeout, TtftTimeout, Draining, EngineUnavailable, ObjectStoreUnavailable)
+_CODES = {reason: error.grpc_code for reason, error in by_reason().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,10 @@ class Watched:
 def gateway_families(found: Families, watched: Watched, draining: bool, lag: Histogram | None) -> None:
     """``lag``: of the snapshot's source, None where it keeps none."""
     counters = watched.counters
-    codes = {reason: error.grpc_code for reason, error in by_reason().items()} | {"OK": "OK"}
     found.add(m.REQUESTS, counters.outcomes["OK"], "OK", "OK")
     for reason, count in counters.outcomes.items():
         if reason != "OK":
-            found.add(m.REQUESTS, count, codes.get(reason, "INTERNAL"), reason)
+            found.add(m.REQUESTS, count, _CODES.get(reason, "INTERNAL"), reason)
     for error in _SHED:
         found.add(m.SHED, counters.outcomes[error.reason], error.reason)
     found.add(m.ABORTS, counters.aborts)
