@@ -21,6 +21,7 @@ from tests.mutants import (
     records,
     tenancy,
     texts,
+    web,
 )
 from tests.mutants.guard import Guard
 
@@ -43,6 +44,7 @@ GUARDS: tuple[Guard, ...] = (
     *records.GUARDS,
     *http.GUARDS,
     *hotpath.GUARDS,
+    *web.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]
