@@ -23,6 +23,7 @@ from tests.mutants import (
     records,
     tenancy,
     texts,
+    web,
 )
 from tests.mutants.guard import Guard
 
@@ -47,6 +48,7 @@ GUARDS: tuple[Guard, ...] = (
     *http.GUARDS,
     *hotpath.GUARDS,
     *metrics.GUARDS,
+    *web.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

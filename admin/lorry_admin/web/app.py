@@ -42,7 +42,7 @@ from lorry_admin.web.platform import Platform
 from lorry_admin.web.rights import Right
 from lorry_admin.web.site import Site
 from lorry_admin.web.statics import shared_statics
-from lorry_admin.web.visits import Visiting
+from lorry_admin.web.visits import Visiting, resume
 
 CHUNK_BYTES = (1 << 20) + 1024
 _WITH_FILES = re.compile(r"/tenants/[^/]+/register")
@@ -109,6 +109,7 @@ async def _session(visit: Visiting) -> Response:
 async def _static(request: Request, digest: str, name: str) -> Response:
     found = shared_statics().answer(request, digest, name)
     if found is None:
+        await resume(request)  # so that its page is the one of everything that is not there
         raise not_visible()
     return found
 

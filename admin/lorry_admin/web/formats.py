@@ -9,6 +9,8 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from lorry.api.v1 import adapter_admin_pb2 as pb
+
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -83,6 +85,12 @@ def _span(passed: float) -> str:
     return f"{passed:.0f} s"
 
 
+def alias_words(alias: pb.Alias) -> str:
+    """As `@prod → 2 / 3 at 10.0%`."""
+    canary = f" / {alias.canary_version} at {alias.canary_permille / 10}%" if alias.canary_version else ""
+    return f"@{alias.name.rsplit('@', 1)[-1]} → {alias.version}{canary}"
+
+
 def pretty_json(text: str) -> str:
     """Indented; as it is where it is none."""
     try:
@@ -93,5 +101,6 @@ def pretty_json(text: str) -> str:
 
 
 __all__ = [
+    "alias_words",
     "ago", "iso", "moment", "number", "percent", "pretty_json", "seconds", "short_number", "size", "stamp",
 ]  # fmt: skip

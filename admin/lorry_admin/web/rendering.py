@@ -77,6 +77,7 @@ def templates() -> Environment:
         percent=formats.percent,
         SAID=SAID,
         state_word=state_word,
+        alias_words=formats.alias_words,
         role_word=role_word,
         quota_value=quota_value,
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 from tests.integration.web.world import World
 
 READ_PAGES = ("", "/adapters", "/adapters.json", "/usage", "/usage.csv", "/quotas", "/audit", "/adapters/pirate")
@@ -86,3 +89,26 @@ async def test_administrator_sees_all(here: World) -> None:
     for page in TENANT_PAGES:
         assert (await root.get(f"/tenants/acme{page}")).status_code == 200, page
     assert (await root.get("/tenants/acme/playground")).status_code == 404
+
+
+async def test_a_long_list_is_told_the_rest_by_its_script(here: World) -> None:
+    name = await here.adapter("acme", "a-pirate")
+    await here.admin.set_alias(name, "prod", 1)
+    for number in range(30):
+        await here.admin.create_adapter("acme", f"n{number:02}")
+    anna = await here.logged_in("anna")
+    page = (await anna.get("/tenants/acme/adapters")).text
+    assert page.count("data-name=") == 25
+    assert "@prod" not in page
+    assert 'data-told="0"' in page
+    found = (await anna.get("/tenants/acme/adapters.json")).json()
+    assert len(found) == 25
+    told = {key: found[name][key] for key in ("state", "version", "aliases", "place")}
+    assert told == {"state": "ready", "version": 1, "aliases": ["@prod → 1"], "place": "object store"}
+    assert "@prod" in (await anna.get("/tenants/acme/adapters?details=1")).text
+    following = re.search(r'href="([^"]+)" rel="next"', page)
+    assert following is not None
+    rest = (await anna.get(unescape(following[1]))).text
+    assert rest.count("data-name=") == 6
+    assert "This is the last page." in rest
+    assert 'data-told="1"' in rest
