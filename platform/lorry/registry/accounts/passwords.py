@@ -89,7 +89,9 @@ def check_password(field: str, password: str, username: str) -> str:
     control characters, is of a few characters only, or holds the username."""
     text = normal(password[: LENGTH_MAX * 4])
     if not LENGTH_MIN <= len(text) <= LENGTH_MAX or len(password) > LENGTH_MAX * 4:
-        raise InvalidRequest.field(field, f"{max(len(text), len(password))} characters; use {LENGTH_MIN} to {LENGTH_MAX}")
+        raise InvalidRequest.field(
+            field, f"{max(len(text), len(password))} characters; use {LENGTH_MIN} to {LENGTH_MAX}"
+        )
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
         raise InvalidRequest.field(field, "has control characters; leave them out")
     if len(set(text)) < DISTINCT_MIN:
