@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    accounts,
     client,
     device,
     files,
@@ -41,6 +42,7 @@ GUARDS: tuple[Guard, ...] = (
     *client.GUARDS,
     *limits.GUARDS,
     *tenancy.GUARDS,
+    *accounts.GUARDS,
     *records.GUARDS,
     *http.GUARDS,
     *hotpath.GUARDS,

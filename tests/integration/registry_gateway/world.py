@@ -28,7 +28,7 @@ from lorry.registry.bootstrap import _first_admin
 from lorry.registry.changes import Change, Kind, record
 from tests.support.waiting import end, until
 from tests.unit.engine_contract.fakes import BASE_DIGEST, fake_engine, tokenizer
-from tests.unit.registry.conftest import PEPPERS, TINY_CONFIG
+from tests.unit.registry.conftest import CHEAP, PEPPERS, TINY_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def hang(engine: FakeEngine) -> None:
 @asynccontextmanager
 async def world(url: str, poll_seconds: float | None = None, **config: Any) -> AsyncIterator[World]:
     """``poll_seconds`` None is the database's own. The gateway's registry is another one than the administrators'."""
-    admins, gateways = Registry(url, PEPPERS), Registry(url, PEPPERS)
+    admins, gateways = Registry(url, PEPPERS, CHEAP), Registry(url, PEPPERS)
     key = await _first_admin(admins.database, PEPPERS)
     assert key is not None
     async with admins.database.write() as session:

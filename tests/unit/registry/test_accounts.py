@@ -251,6 +251,7 @@ async def test_a_role_holds_at_once_for_sessions_tokens_and_keys(here: Here) -> 
     _, key = await here.world.registry.keys.create(owner, "acme", "anna", "owner")
     text, session = await here.log_in()
     token = here.accounts.token(session, NOW)
+    assert (await here.caller(token)).role == (await here.caller(key)).role == "owner"
     changed = await here.accounts.set_role(owner, "acme", "anna", "viewer")
     assert changed.role == "viewer"
     assert (await here.caller(token)).role == (await here.caller(key)).role == "viewer"
@@ -409,7 +410,7 @@ async def test_users_are_made_by_owners_within_their_tenant(here: Here) -> None:
         await accounts.create(owner, "acme", "anna", "owner", WORD)
     await here.world.registry.tenants.create(here.world.admin, "bert")
     await accounts.create(here.world.admin, "bert", "anna", "viewer", WORD)  # a name is taken in its tenant alone
-    for tenant, name, role, wanted in (
+    for tenant, name, given, wanted in (
         ("bert", "x", "viewer", errors.ResourceNotFound),
         ("nowhere", "x", "viewer", errors.ResourceNotFound),
         ("platform", "x", "platform_admin", errors.RoleTooLow),
@@ -420,8 +421,8 @@ async def test_users_are_made_by_owners_within_their_tenant(here: Here) -> None:
         ("acme", "my-viewer", "owner", errors.InvalidRequest),
     ):
         with pytest.raises(errors.LorryError) as caught:
-            await accounts.create(owner, tenant, name, role, WORD)
-        assert type(caught.value) is wanted, (tenant, name, role)
+            await accounts.create(owner, tenant, name, given, WORD)
+        assert type(caught.value) is wanted, (tenant, name, given)
     names = [login.principal for login in (await accounts.list(owner, "acme", ALL)).rows]
     assert names == ["anna", "my-member", "my-operator", "my-owner", "my-viewer", "whole"]
     page = await accounts.list(owner, "acme", PageRequest.of(4, ""))
@@ -465,7 +466,7 @@ async def test_a_login_that_races_a_change_does_not_slip_through(here: Here) -> 
         await here.other.disable(here.world.admin, "acme", "anna")
         return await begin(*args)
 
-    accounts._begin = late  # type: ignore[method-assign]  # between the two transactions
+    accounts._begin = late  # type: ignore[assignment, method-assign]  # between the transactions
     assert type(await here.refused(password=WORD)) is errors.Unauthenticated
     assert not (await here.accounts.sessions(here.world.admin, "acme", ALL)).rows
 
