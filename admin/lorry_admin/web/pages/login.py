@@ -117,4 +117,4 @@ async def log_out(post: Posted) -> Response:
     return response
 
 
-__all__ = ["local_path", "login_page", "next_of", "router"]
+__all__ = ["local_path", "log_in", "log_out", "login_page", "next_of", "router", "show_login"]
