@@ -23,7 +23,7 @@ from reporting import keep, parser_of, show
 from lorry.adapters.image.build import DeviceImage, build_image
 from lorry.adapters.validate import validate_directory
 from lorry.engine.arena import AdapterArena, SlotEntry
-from lorry.ids import AdapterDigest, ChunkId, Generation, PageId, SlotId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, ChunkId, Generation, PageId, SlotId
 from lorry.layers.adapted import extra_rows
 from lorry.layers.base_tensors import BaseTensors
 from lorry.layers.kv import KVView
@@ -72,7 +72,13 @@ class Bench:
             if kind is not None:
                 image = self._images[kind][min(row, len(self._images[kind]) - 1)]
                 chunks = [ChunkId(row * CHUNKS + at) for at in range(-(-image.rank // CHUNK_RANK))]
-                arena.load(SlotLoad(SlotId(row), Generation(1), image.digest, tuple(chunks)), image, 0)
+                arena.load(
+                    SlotLoad(
+                        SlotId(row), Generation(1), AdapterKey(image.digest, AdapterScope("bench")), tuple(chunks)
+                    ),
+                    image,
+                    0,
+                )
                 entry = arena.entry(SlotId(row))
             entries.append(entry)
         return self._batch(entries, arena)

@@ -25,7 +25,7 @@ from typing import Any
 from reporting import keep, parser_of, quantile, show
 
 from lorry.config import MemoryConfig, SchedulerConfig
-from lorry.ids import AdapterDigest, RequestId, TenantId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, RequestId, TenantId
 from lorry.kvcache import BlockTables
 from lorry.memory import MemoryLedger
 from lorry.request import SamplingParams, StoppingParams
@@ -41,7 +41,7 @@ SHORT, LONG = 32, 3000
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    digest: AdapterDigest
+    key: AdapterKey
     rank: int = 8
     extra_bytes: int = 0
 
@@ -52,13 +52,13 @@ class WarmHost:
     def ensure(self, ref: Version) -> HostState:
         return Ready(ref.rank, ref.extra_bytes)
 
-    def tier_of(self, digest: AdapterDigest) -> str:
+    def tier_of(self, adapter: AdapterKey) -> str:
         return "host"
 
-    def retain(self, digest: AdapterDigest) -> None:
+    def retain(self, adapter: AdapterKey) -> None:
         """Nothing leaves this host tier."""
 
-    def release(self, digest: AdapterDigest) -> None:
+    def release(self, adapter: AdapterKey) -> None:
         """Nothing leaves this host tier."""
 
 
@@ -113,12 +113,12 @@ class Cell:
         return self.case in ("slots", "extras")
 
     def version(self, adapter: int) -> Version:
-        digest = AdapterDigest(f"a{adapter}")
+        key = AdapterKey(AdapterDigest(f"a{adapter}"), AdapterScope("bench"))
         if self.case != "extras":
-            return Version(digest)
+            return Version(key)
         if adapter < self.slots:  # all that run together leave not a byte
-            return Version(digest, 8, int(BUDGET * EXTRAS) // self.slots)
-        return Version(digest, 8 * (1 + adapter % 8), int(1000 * 1.0225 ** (adapter * 263 % 500)))
+            return Version(key, 8, int(BUDGET * EXTRAS) // self.slots)
+        return Version(key, 8 * (1 + adapter % 8), int(1000 * 1.0225 ** (adapter * 263 % 500)))
 
     @property
     def out(self) -> int:
@@ -171,7 +171,7 @@ class Cell:
 
 
 def answer(plan: StepPlan) -> StepResult:
-    rows = tuple(SequenceResult(r.sequence, (5,) * r.logit_rows, r.digest) for r in plan.sequences)
+    rows = tuple(SequenceResult(r.sequence, (5,) * r.logit_rows, r.adapter) for r in plan.sequences)
     return StepResult(plan.step, rows, 0.0)
 
 

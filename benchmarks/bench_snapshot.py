@@ -1,15 +1,19 @@
 """The gateway's snapshot at size: its full load, its memory, the time of a one-row delta, and of a request's checks.
 
-    python benchmarks/bench_snapshot.py [--adapters 1000 100000] [--tenants 100 10000] [--url URL] [--json PATH]
+    python benchmarks/bench_snapshot.py [--adapters 1000 100000] [--tenants 100 10000] [--url URL | --postgres]
+                                        [--json PATH]
 
 A registry of that many adapters (one version of two files, an alias, a grant to the owner and one to another tenant)
 and tenants (one key each) is written with plain inserts, then read as a gateway does. ``--url`` is an empty database
-for each size (``{size}`` in it is the number of adapters); without it they are SQLite files in a scratch folder.
+for each size (``{size}`` in it is the number of adapters); ``--postgres`` starts a server of its own for the run, where
+the machine has PostgreSQL's binaries; without either they are SQLite files in a scratch folder.
 
 ``load_s``: the first load; ``load_gap_ms``: the longest that the event loop did not turn meanwhile, beside 100 turns a
 second. ``mib``: resident memory that the load added; ``collect_ms``: a full pass of Python's garbage collector with it
 in memory. ``apply``: one new row put into the snapshot, of each kind; ``refresh``: a change committed, until the
-snapshot has it, over the database. ``check_us``: authenticate and resolve; ``hidden``: the same for a name that is
+snapshot has it, over the database; ``look``: the same where nothing changed; ``floor``: ``SELECT 1`` by the same way.
+The three are taken in turns, ``RUNS`` times; a figure is the median of the runs' own, and ``refresh_of_floor`` the
+median of the runs' ratios. ``check_us``: authenticate and resolve; ``hidden``: the same for a name that is
 unknown, one never granted and a deleted one, in turns. ``of_smallest``: the ratio to the smallest size.
 """
 
@@ -19,18 +23,21 @@ import asyncio
 import gc
 import hashlib
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]  # no stubs installed
+import psycopg
 from reporting import keep, parser_of, quantile, show
 from rich.progress import Progress
-from sqlalchemy import insert, text
+from sqlalchemy import Connection, insert, text
 
 from lorry.adapters.manifest import AdapterFile, files_digest
 from lorry.errors import ModelNotFound
@@ -55,6 +62,7 @@ from lorry.registry.entries import GrantEntry, PinEntry
 PEPPERS = Peppers((b"p" * 32,))
 CALLS = 1000
 DELTAS = 200
+RUNS = 5
 ROWS = 500
 CONFIG = {
     "model_type": "llama",
@@ -227,17 +235,31 @@ def apply(snapshot: Snapshot) -> dict[str, float]:
 
 
 async def refresh(registry: Registry, source: SnapshotSource, adapters: int) -> dict[str, float]:
-    """Milliseconds from the commit. Adapters are deleted."""
-    found = []
-    for n in range(DELTAS):
+    """Milliseconds from the commit. Adapters are deleted and undeleted."""
+    runs = [await _refreshes(registry, source, adapters, run) for run in range(RUNS)]
+    of_floor = [run["refresh_ms_p99"] / run["floor_ms_p99"] for run in runs]
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]} | {
+        "refresh_of_floor_p99": statistics.median(of_floor)
+    }
+
+
+async def _refreshes(registry: Registry, source: SnapshotSource, adapters: int, run: int) -> dict[str, float]:
+    found: dict[str, list[float]] = {"refresh_ms": [], "look_ms": [], "floor_ms": []}
+    for n in range(run * DELTAS, (run + 1) * DELTAS):
         async with registry.database.write() as session:
             row = await session.get_one(Adapter, f"ad_{n % adapters:032x}")
             row.deleted_at = utcnow() if row.deleted_at is None else None
             await record(session, Change(Kind.ADAPTER, row.id))
-        began = time.perf_counter()
-        await source.refresh()
-        found.append((time.perf_counter() - began) * 1e3)
-    return summary("refresh_ms", found)
+        floor = partial(registry.database.of_one_moment, nothing)
+        for name, call in (("refresh_ms", source.refresh), ("look_ms", source.refresh), ("floor_ms", floor)):
+            began = time.perf_counter()
+            await call()
+            found[name].append((time.perf_counter() - began) * 1e3)
+    return {name: value for kind, values in found.items() for name, value in summary(kind, values).items()}
+
+
+def nothing(connection: Connection) -> None:
+    connection.execute(text("SELECT 1")).all()
 
 
 def check(snapshot: Snapshot, keys: dict[int, str], adapters: int) -> dict[str, float]:
@@ -314,13 +336,32 @@ def run(sizes: Sequence[tuple[int, int]], url: str | None = None) -> dict[str, A
     return {"database": url.partition(":")[0] if url else "sqlite", "cells": cells}
 
 
+@contextmanager
+def scratch_postgres(sizes: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """The URL of empty databases, one for each size, on a server that is gone afterwards."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.unit.registry import postgres
+
+    folder = postgres.binaries()
+    if folder is None:
+        raise SystemExit("PostgreSQL is not installed; on Debian: apt-get install postgresql")
+    with postgres.running(folder) as url:
+        with psycopg.connect(url.format(name="postgres"), autocommit=True) as connection:
+            for adapters, _ in sizes:
+                connection.execute(f"CREATE DATABASE lorry_{adapters}".encode())
+        yield url.format(name="lorry_{size}")
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--adapters", type=int, nargs="+", default=[1000, 100_000])
     parser.add_argument("--tenants", type=int, nargs="+", default=[100, 10_000])
+    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL of its own, for the run")
     parser.add_argument("--url", default=None, help="an empty database for each size, with {size} in its name")
     options = parser.parse_args()
-    result = run(list(zip(options.adapters, options.tenants, strict=True)), options.url)
+    sizes = list(zip(options.adapters, options.tenants, strict=True))
+    with scratch_postgres(sizes) if options.postgres else nullcontext(options.url) as url:
+        result = run(sizes, url)
     columns = [name for name, value in result["cells"][0].items() if not isinstance(value, dict)]
     rows = ([name, *(cell[name] for cell in result["cells"])] for name in columns)
     show(f"snapshot on {result['database']}", ["", *(str(cell["adapters"]) for cell in result["cells"])], rows)

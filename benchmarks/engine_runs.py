@@ -18,7 +18,7 @@ from lorry.cli.model import prepare_smollm2
 from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig, StoreConfig, TierConfig, lorry_home
 from lorry.engine.build import build
 from lorry.engine.contract import EngineClient, EngineRequest, Finished, Started, Tokens
-from lorry.ids import RequestId, TenantId
+from lorry.ids import AdapterScope, RequestId, TenantId
 from lorry.request import SamplingParams, StoppingParams
 
 TINY_CONTEXT = 1024
@@ -73,7 +73,7 @@ def publish(config: EngineConfig, folder: Path) -> AdapterRef:
     """Puts an adapter's files where the store has them."""
     files = scan_directory(folder)
     digest = files_digest(files)
-    ref = AdapterRef(digest, f"adapters/sha256/{digest}", files)
+    ref = AdapterRef(digest, f"adapters/sha256/{digest}", files, AdapterScope("bench"))
     target = Path(config.store.url.removeprefix("file://")) / ref.prefix
     target.mkdir(parents=True, exist_ok=True)
     for file in files:

@@ -72,7 +72,7 @@ class AdapterAdmin(AliasAdmin, LifecycleAdmin, pb_grpc.AdapterAdminServiceServic
     async def CreateUpload(self, request: pb.CreateUploadRequest, context: Context) -> pb.Upload:
         caller = await self._access.caller(context)
         name = parse_adapter("parent", request.parent)
-        state = await self._versions.create_upload(caller, name)
+        state = await self._versions.create_upload(caller, name, request.request_id)
         return messages.upload(name.bare, state, self._versions.limits)
 
     async def GetUpload(self, request: pb.GetUploadRequest, context: Context) -> pb.Upload:

@@ -27,7 +27,8 @@ class AliasAdmin(pb_grpc.AdapterAdminServiceServicer):
         caller = await self._access.caller(context)
         parent = parse_adapter("parent", request.parent)
         name = AdapterName(parent.tenant, parent.adapter, alias=request.alias_id)
-        return messages.alias(parent, await self._aliases.set(caller, name, request.version, request.etag))
+        row = await self._aliases.set(caller, name, request.version, request.etag, request.request_id)
+        return messages.alias(parent, row)
 
     async def GetAlias(self, request: pb.GetAliasRequest, context: Context) -> pb.Alias:
         caller = await self._access.caller(context)
@@ -53,23 +54,25 @@ class AliasAdmin(pb_grpc.AdapterAdminServiceServicer):
     async def SetCanary(self, request: pb.SetCanaryRequest, context: Context) -> pb.Alias:
         caller = await self._access.caller(context)
         name = parse_alias("name", request.name)
-        row = await self._aliases.set_canary(caller, name, request.version, request.permille, request.etag)
+        row = await self._aliases.set_canary(
+            caller, name, request.version, request.permille, request.etag, request.request_id
+        )
         return messages.alias(name, row)
 
     async def PromoteCanary(self, request: pb.PromoteCanaryRequest, context: Context) -> pb.Alias:
         caller = await self._access.caller(context)
         name = parse_alias("name", request.name)
-        return messages.alias(name, await self._aliases.promote(caller, name, request.etag))
+        return messages.alias(name, await self._aliases.promote(caller, name, request.etag, request.request_id))
 
     async def RollbackAlias(self, request: pb.RollbackAliasRequest, context: Context) -> pb.Alias:
         caller = await self._access.caller(context)
         name = parse_alias("name", request.name)
-        return messages.alias(name, await self._aliases.roll_back(caller, name, request.etag))
+        return messages.alias(name, await self._aliases.roll_back(caller, name, request.etag, request.request_id))
 
     async def DeleteAlias(self, request: pb.DeleteAliasRequest, context: Context) -> pb.Alias:
         caller = await self._access.caller(context)
         name = parse_alias("name", request.name)
-        return messages.alias(name, await self._aliases.delete(caller, name, request.etag))
+        return messages.alias(name, await self._aliases.delete(caller, name, request.etag, request.request_id))
 
 
 __all__ = ["AliasAdmin"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineInfo, Forgotten, Whereabouts
 from lorry.errors import EngineUnavailable
-from lorry.ids import AdapterDigest, BaseDigest
+from lorry.ids import AdapterKey, BaseDigest
 from lorry.registry.adapters.lifecycle import Purged
 
 
@@ -17,17 +17,17 @@ class EngineReplicas:
     def __init__(self, engines: Sequence[EngineClient]) -> None:
         self._engines = tuple(engines)
 
-    async def forget(self, sha256: str, shared: bool) -> dict[str, Purged]:
+    async def forget(self, adapter: AdapterKey) -> dict[str, Purged]:
         """As ``lorry.registry.adapters.lifecycle.Replicas``: all engines, whatever their base."""
         found: dict[str, Purged] = {}
         for engine in self._engines:
             info = await engine.info()
-            found[info.replica] = _purged(await engine.forget(AdapterDigest(sha256), shared))
+            found[info.replica] = _purged(await engine.forget(adapter))
         return found
 
     async def whereabouts(self, base: str, ref: AdapterRef) -> list[tuple[str, Whereabouts]]:
         """On each engine that serves the base, with its replica's name."""
-        return [(info.replica, await engine.whereabouts(ref.digest)) for engine, info in await self._serving(base)]
+        return [(info.replica, await engine.whereabouts(ref.key)) for engine, info in await self._serving(base)]
 
     async def preload(self, base: str, ref: AdapterRef, wait_s: float) -> None:
         for engine, _ in await self._serving(base):
@@ -35,7 +35,7 @@ class EngineReplicas:
 
     async def evict(self, base: str, ref: AdapterRef) -> None:
         for engine, _ in await self._serving(base):
-            await engine.evict(ref.digest)
+            await engine.evict(ref.key)
 
     async def _serving(self, base: str) -> list[tuple[EngineClient, EngineInfo]]:
         known = [(engine, await engine.info()) for engine in self._engines]

@@ -69,7 +69,7 @@ class TenantAdmin(LimitsAdmin, RecordsAdmin, pb_grpc.TenantAdminServiceServicer)
         caller = await self._access.caller(context)
         tenant = parse_tenant("parent", request.parent)
         row, text = await self._registry.keys.create(
-            caller, tenant, request.principal, messages.role_name(request.role), _expiry(request)
+            caller, tenant, request.principal, messages.role_name(request.role), _expiry(request), request.request_id
         )
         return pb.CreateApiKeyResponse(api_key=messages.api_key(tenant, row), text=text)
 
@@ -83,7 +83,9 @@ class TenantAdmin(LimitsAdmin, RecordsAdmin, pb_grpc.TenantAdminServiceServicer)
     async def RotateApiKey(self, request: pb.RotateApiKeyRequest, context: Context) -> pb.CreateApiKeyResponse:
         caller = await self._access.caller(context)
         tenant, key = parse_key("name", request.name)
-        row, text = await self._registry.keys.rotate(caller, tenant, key, _overlap(request), _expiry(request))
+        row, text = await self._registry.keys.rotate(
+            caller, tenant, key, _overlap(request), _expiry(request), request.request_id
+        )
         return pb.CreateApiKeyResponse(api_key=messages.api_key(tenant, row), text=text)
 
     async def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: Context) -> pb.ApiKey:
@@ -117,7 +119,8 @@ class TenantAdmin(LimitsAdmin, RecordsAdmin, pb_grpc.TenantAdminServiceServicer)
     async def CreateGrant(self, request: pb.CreateGrantRequest, context: Context) -> pb.Grant:
         caller = await self._access.caller(context)
         tenant = parse_tenant("parent", request.parent)
-        return messages.grant(tenant, await self._registry.grants.create(caller, tenant, request.resource))
+        row = await self._registry.grants.create(caller, tenant, request.resource, request.request_id)
+        return messages.grant(tenant, row)
 
     async def RevokeGrant(self, request: pb.RevokeGrantRequest, context: Context) -> pb.Grant:
         caller = await self._access.caller(context)

@@ -14,7 +14,7 @@ from gpu.log import Log
 from gpu.machine import Machine
 from gpu.reference_model import ReferenceModel
 from gpu.sizes import Sizes
-from gpu.world import Adapter, Chat, World, random_tensors, spec_of
+from gpu.world import Adapter, Chat, World, key_of, random_tensors, spec_of
 from lorry.engine.gpu import runner
 from lorry.errors import SlotIntegrity
 from lorry.ids import SequenceId
@@ -132,10 +132,10 @@ class _Replay:
         before = [tuple(self._ids(0, at)) for at, _ in rows]
         found = [self._run(side, rows, counts) for side in self.sides]
         results = [result for result, _ in found]
-        digests = [[one.adapter for one in result.results] for result in results]
+        adapters = [[one.adapter for one in result.results] for result in results]
         clean = all(one.fault is None for result in results for one in result.results)
-        named = [digest_of(name) if name else None for _, name in sorted(rows, key=lambda row: row[0])]
-        self.log.equal(f"{what}: provenance", digests == [named, named] and clean, f"{digests} for {named}")
+        named = [key_of(digest_of(name)) if name else None for _, name in sorted(rows, key=lambda row: row[0])]
+        self.log.equal(f"{what}: provenance", adapters == [named, named] and clean, f"{adapters} for {named}")
         graph, eager = found[0][1], found[1][1]
         wanted = {
             at: self._reference(name).logits(self._prefix(0, at, known))

@@ -79,7 +79,7 @@ class _Engine:
                 result = world.run(plan, asked)
                 if number:  # the first captures
                     taken[kind].append(time.perf_counter() - began)
-                want = {chat.number: adapter.digest if adapter else None for chat, adapter, _ in asked}
+                want = {chat.number: adapter.key if adapter else None for chat, adapter, _ in asked}
                 right = right and all(one.fault is None and one.adapter == want[one.sequence] for one in result.results)
         self.log.equal(f"{name}: every row answers, by its adapter", right, "a fault, or another adapter")
         graphs = self._graphs(count)

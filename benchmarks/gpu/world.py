@@ -14,7 +14,17 @@ from gpu.machine import Machine
 from lorry.adapters.image.packed import PackedImage
 from lorry.config import MemoryConfig, SchedulerConfig
 from lorry.engine.gpu.build import build_paged, page_layout
-from lorry.ids import BASE_SLOT, AdapterDigest, ChunkId, Generation, PageId, SequenceId, SlotId
+from lorry.ids import (
+    BASE_SLOT,
+    AdapterDigest,
+    AdapterKey,
+    AdapterScope,
+    ChunkId,
+    Generation,
+    PageId,
+    SequenceId,
+    SlotId,
+)
 from lorry.layers.rope import RopeSpec
 from lorry.layers.sites import SLICE_SITE, module_name
 from lorry.layers.spec import EMBEDDING, HEAD, DecoderSpec
@@ -61,11 +71,15 @@ def random_tensors(spec: DecoderSpec, dtype: torch.dtype, device: torch.device, 
     return found
 
 
+def key_of(digest: AdapterDigest) -> AdapterKey:
+    return AdapterKey(digest, AdapterScope("bench"))
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """One that has a slot from the next step on."""
 
-    digest: AdapterDigest
+    key: AdapterKey
     slot: SlotId
     generation: Generation
     chunks: tuple[ChunkId, ...]
@@ -131,11 +145,11 @@ class World:
         self._idle: list[ChunkId] = []
         self._idle_pages: list[PageId] = []
 
-    def _image(self, digest: AdapterDigest) -> PackedImage | None:
-        return self.images.get(digest)
+    def _image(self, adapter: AdapterKey) -> PackedImage | None:
+        return self.images.get(adapter.digest)
 
-    def _lost(self, digest: AdapterDigest) -> None:
-        raise RuntimeError(f"adapter {digest} could not be loaded")
+    def _lost(self, adapter: AdapterKey) -> None:
+        raise RuntimeError(f"adapter {adapter} could not be loaded")
 
     def load(self, digest: AdapterDigest, slot: int, rank_of: RankOf) -> Adapter:
         """The next step loads it. Its image stays in ``images``."""
@@ -143,8 +157,8 @@ class World:
             self.images[digest] = self.maker.image(digest, rank_of)
         count = self.images[digest].chunk_count
         chunks = tuple(ChunkId(next(self._chunks)) for _ in range(count))
-        made = Adapter(digest, SlotId(slot), Generation(next(self._generations)), chunks)
-        self._loads.append(SlotLoad(made.slot, made.generation, digest, chunks))
+        made = Adapter(key_of(digest), SlotId(slot), Generation(next(self._generations)), chunks)
+        self._loads.append(SlotLoad(made.slot, made.generation, made.key, chunks))
         return made
 
     def unload(self, adapter: Adapter) -> None:
@@ -169,13 +183,13 @@ class World:
         """``rows``: (sequence, adapter, query tokens), with all that was asked for since the last one."""
         steps = []
         for chat, adapter, count in rows:
-            slot, generation, digest = BASE_SLOT, Generation(0), None
+            slot, generation, key = BASE_SLOT, Generation(0), None
             if adapter is not None:
-                slot, generation, digest = adapter.slot, adapter.generation, adapter.digest
+                slot, generation, key = adapter.slot, adapter.generation, adapter.key
             end = chat.known + count
             last = end >= len(chat.ids)
             table = chat.table[: -(-end // self._page_tokens)]
-            steps.append(SequenceStep(chat.number, chat.known, count, int(last), slot, generation, digest, table))
+            steps.append(SequenceStep(chat.number, chat.known, count, int(last), slot, generation, key, table))
         plan = StepPlan(
             next(self._steps),
             tuple(self._finished),

@@ -72,7 +72,7 @@ def _run() -> None:
     target = async_url(_url())
     if target.get_backend_name() == "sqlite":
         target = target.set(drivername="sqlite")
-    engine = create_engine(target)
+    engine = create_engine(target, hide_parameters=True)
     with engine.connect() as connection:
         _migrate(connection)
     engine.dispose()

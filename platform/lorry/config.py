@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import typing
 from collections.abc import Mapping
@@ -18,6 +19,14 @@ def lorry_home() -> Path:
 def registry_url(home: Path) -> str:
     """The embedded registry: a SQLite file in ``home``."""
     return f"sqlite:///{home / 'registry.sqlite3'}"
+
+
+def loopback(host: str) -> bool:
+    """Only this machine's processes reach what listens there."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +148,26 @@ class EngineConfig:
     device: str = "cpu"
 
 
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """PEM files of the listening ports. ``cert``: the server's certificate, then those between it and its authority;
+    ``key``: its private key, without a passphrase. ``client_ca``: who connects must have a certificate that one of
+    these authorities signed (mTLS); None asks for none. What is renewed on disk is taken up without a restart."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+    @property
+    def mutual(self) -> bool:
+        """Certificates of clients are required."""
+        return self.client_ca is not None
+
+
 HTTP_PORT = 50080
 """Where ``lorry serve`` serves OpenAI's API unless it is told otherwise."""
+WEB_PORT = 50090
+"""And the dashboards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +181,15 @@ class GatewayConfig:
 
     ``http_port``: where OpenAI's API is served; None is nowhere. A connection without a request is closed after
     ``http_keep_alive_seconds``; a request has ``http_receive_seconds`` to arrive, and a head of ``http_head_bytes`` at
-    most. ``max_message_bytes`` bounds bodies too.
+    most. ``max_message_bytes`` bounds what one gRPC message or HTTP body may bring, ``max_send_bytes`` what one gRPC
+    message may take away (None: whatever an answer needs).
+
+    ``tls``: of both ports; None is plain. gRPC's connections: after ``keepalive_seconds`` without a byte the other side
+    is pinged, with or without calls, and is gone where it says nothing for ``keepalive_timeout_seconds``. Clients may
+    ping every ``min_ping_seconds``, with or without calls; one that does more often is sent away (too_many_pings).
+    A connection that is ``connection_age_seconds`` old (give or take a tenth) takes no new call, so that its client
+    makes another; its calls go on, and are cut only after ``connection_age_grace_seconds`` (None: never). Without an
+    age (None) it lasts.
 
     ``metrics_tenants``: so many tenants, the largest, have metrics of their own."""
 
@@ -170,6 +205,13 @@ class GatewayConfig:
     delta_tokens: int = 8
     max_tokens_cap: int | None = None
     max_message_bytes: int = 4 << 20
+    max_send_bytes: int | None = None
+    tls: TlsConfig | None = None
+    keepalive_seconds: float = 60.0
+    keepalive_timeout_seconds: float = 20.0
+    min_ping_seconds: float = 20.0
+    connection_age_seconds: float | None = None
+    connection_age_grace_seconds: float | None = None
     snapshot_poll_seconds: float = 0.2
     staleness: Literal["strict", "available"] = "strict"
     staleness_seconds: float | None = None
@@ -221,8 +263,11 @@ __all__ = [
     "SchedulerConfig",
     "StoreConfig",
     "TierConfig",
+    "TlsConfig",
+    "WEB_PORT",
     "WatchdogConfig",
     "from_plain",
+    "loopback",
     "lorry_home",
     "registry_url",
     "to_plain",

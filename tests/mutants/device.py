@@ -150,7 +150,7 @@ GUARDS = (
     Guard(
         "another_digest_runs_nothing",
         PLAN_RUNNER,
-        " or entry.digest != step.digest:\n",
+        " or entry.adapter != step.adapter:\n",
         ":\n",
         (FOREIGN_SLOT,),
     ),
@@ -164,7 +164,7 @@ GUARDS = (
     Guard(
         "an_answer_is_of_the_adapter_that_was_asked_for",
         "platform/lorry/engine/choices.py",
-        "    if stated and update.adapter != call.digest:\n",
+        "    if stated and update.adapter != call.adapter:\n",
         "    if False:\n",
         (
             "tests/unit/engine/test_calls.py"

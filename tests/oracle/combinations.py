@@ -226,7 +226,7 @@ class Combinations:
                     self._tally.relative = max(self._tally.relative, differs / max(1.0, largest))
         world.bench.unload(*loaded)
         for one in loaded:
-            world.bench.host.discard(one.ref.digest)
+            world.bench.host.discard(one.ref.key)
         self._tally.adapters += len(served)
 
 

@@ -19,6 +19,7 @@ from lorry.adapters.report import Accepted
 from lorry.adapters.validate import validate_directory
 from lorry.config import MemoryConfig, SchedulerConfig
 from lorry.errors import AdapterLoadFailed, AdapterObjectMissing
+from lorry.ids import AdapterScope
 from tests.oracle.worlds import World
 from tests.support.engines import Answer, Running, ask, engine_config, preempt_at_every_step, running
 from tests.support.kinds import LAYER_KINDS, VOCABULARY_KINDS
@@ -168,7 +169,7 @@ async def test_bad_ones_among_good_ones_fail_alone(stage: Stage, tmp_path: Path)
     shutil.copytree(source, tmp_path / "absent")
     (tmp_path / "absent" / "README.md").write_text("another version")
     files = scan_directory(tmp_path / "absent")
-    absent = AdapterRef(files_digest(files), "adapters/sha256/absent", files)
+    absent = AdapterRef(files_digest(files), "adapters/sha256/absent", files, AdapterScope("a_own"))
     prompt = stage.versions[BASE].prompt
     async with started(stage) as (r, refs):
         refused = r.host.add(tmp_path / "refused")

@@ -188,7 +188,7 @@ def test_loading_again_and_again_changes_no_scale(world_of: FIND, name: str) -> 
         script = world.script(made, held[-1])
         world.bench.run(script)
         assert world.differs(script, made.logits) < WITHIN
-        world.bench.host.discard(held[-1].ref.digest)
+        world.bench.host.discard(held[-1].ref.key)
     world.bench.unload(*held)
 
 

@@ -19,7 +19,7 @@ from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.tiers import Build, HostImage
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.errors import AdapterLoadFailed, AdapterObjectMissing
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
 from lorry.layers.base_tensors import BaseTensors
 from lorry.layers.spec import DecoderSpec
 from lorry.residency import Failed, HostState, Ready
@@ -43,10 +43,14 @@ def save_adapter(model: PreTrainedModel, folder: Path, seed: int = 0, size: floa
     return tuned
 
 
-def ref_of(folder: Path) -> AdapterRef:
+def key_of(digest: AdapterDigest, scope: str = "a_own") -> AdapterKey:
+    return AdapterKey(digest, AdapterScope(scope))
+
+
+def ref_of(folder: Path, scope: str = "a_own") -> AdapterRef:
     files = scan_directory(folder)
     digest = files_digest(files)
-    return AdapterRef(digest, f"adapters/sha256/{digest}", files)
+    return AdapterRef(digest, f"adapters/sha256/{digest}", files, AdapterScope(scope))
 
 
 I = TypeVar("I", bound=HostImage, default=DeviceImage)  # noqa: E741  an image
@@ -60,29 +64,29 @@ class FolderHost(Generic[I]):
         self._spec = spec
         self._base_dir = base_dir
         self._base: BaseWeights = no_base if base_dir is None else BaseTensors(base_dir, spec, torch.float32)
-        self._folders: dict[AdapterDigest, Path] = {}
+        self._folders: dict[AdapterKey, Path] = {}
         self._build: Build[Any] = build or image_builder(spec, torch.float32, self._base)
         self._own = build is None
-        self._images: dict[AdapterDigest, I] = {}
-        self.retained: set[AdapterDigest] = set()
+        self._images: dict[AdapterKey, I] = {}
+        self.retained: set[AdapterKey] = set()
 
-    def add(self, folder: Path) -> AdapterRef:
-        ref = ref_of(folder)
-        self._folders[ref.digest] = folder
+    def add(self, folder: Path, scope: str = "a_own") -> AdapterRef:
+        ref = ref_of(folder, scope)
+        self._folders[ref.key] = folder
         return ref
 
     def ensure(self, ref: AdapterRef) -> HostState:
-        if ref.digest not in self._images:
-            folder = self._folders.get(ref.digest)
+        if ref.key not in self._images:
+            folder = self._folders.get(ref.key)
             if folder is None:
                 return Failed(AdapterObjectMissing(f"adapter {ref.digest} is not here"))
             report = validate_directory(folder, self._spec, Limits(), base_dir=self._base_dir)
             if report.plan is None:
                 return Failed(AdapterLoadFailed(str(report.error())))
-            image = self._images[ref.digest] = self._build(folder, report.plan, ref.digest)
+            image = self._images[ref.key] = self._build(folder, report.plan, ref.digest)
             if self._own:
                 self._as_stated(report.plan, image.extra_bytes)
-        image = self._images[ref.digest]
+        image = self._images[ref.key]
         return Ready(image.rank, image.extra_bytes, image.chunk_count)
 
     def _as_stated(self, plan: AdapterPlan, taken: int) -> None:
@@ -91,40 +95,40 @@ class FolderHost(Generic[I]):
         spared = (stated - taken) / (whole * (plan.vocabulary or self._spec.vocabulary))
         assert spared in (0, 1, 2), f"{stated} bytes of extras are stated and {taken} are taken"
 
-    def tier_of(self, digest: AdapterDigest) -> str:
-        return "host" if digest in self._images else "object_store"
+    def tier_of(self, adapter: AdapterKey) -> str:
+        return "host" if adapter in self._images else "object_store"
 
-    def sizes(self, digest: AdapterDigest) -> tuple[int, int]:
-        image, folder = self._images.get(digest), self._folders.get(digest)
+    def sizes(self, adapter: AdapterKey) -> tuple[int, int]:
+        image, folder = self._images.get(adapter), self._folders.get(adapter)
         size = 0 if folder is None else sum(file.stat().st_size for file in folder.iterdir())
         return (0 if image is None else image.nbytes), size
 
-    def forget(self, digest: AdapterDigest) -> tuple[int, int]:
-        sizes = self.sizes(digest)
-        self._images.pop(digest, None)
-        self._folders.pop(digest, None)
+    def forget(self, adapter: AdapterKey) -> tuple[int, int]:
+        sizes = self.sizes(adapter)
+        self._images.pop(adapter, None)
+        self._folders.pop(adapter, None)
         return sizes
 
-    def retain(self, digest: AdapterDigest) -> None:
-        self.retained.add(digest)
+    def retain(self, adapter: AdapterKey) -> None:
+        self.retained.add(adapter)
 
-    def release(self, digest: AdapterDigest) -> None:
-        self.retained.discard(digest)
+    def release(self, adapter: AdapterKey) -> None:
+        self.retained.discard(adapter)
 
-    def image(self, digest: AdapterDigest) -> I | None:
-        return self._images.get(digest)
+    def image(self, adapter: AdapterKey) -> I | None:
+        return self._images.get(adapter)
 
-    def text(self, digest: AdapterDigest) -> Tokenizer | None:
+    def text(self, adapter: AdapterKey) -> Tokenizer | None:
         if self._base_dir is None:
             return None
-        own = Tokenizer.load(self._base_dir, self._folders[digest])
+        own = Tokenizer.load(self._base_dir, self._folders[adapter])
         return None if own.sha256 == tokenizer_digest(self._base_dir) else own
 
-    def discard(self, digest: AdapterDigest) -> None:
-        self._images.pop(digest, None)
+    def discard(self, adapter: AdapterKey) -> None:
+        self._images.pop(adapter, None)
 
     def close(self) -> None:
         self._images.clear()
 
 
-__all__ = ["ALL_TARGETS", "FolderHost", "ref_of", "save_adapter"]
+__all__ = ["ALL_TARGETS", "FolderHost", "key_of", "ref_of", "save_adapter"]

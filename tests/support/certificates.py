@@ -17,30 +17,31 @@ class Certificates:
     client: tuple[Path, Path]
 
 
-def make_certificates(folder: Path) -> Certificates:
-    """For 127.0.0.1 and the name ``gateway.test``; each is (certificate, key)."""
+def make_certificates(folder: Path, days: int = 90) -> Certificates:
+    """For 127.0.0.1 and the name ``gateway.test``; each is (certificate, key). Signed ones hold for so many days from
+    now; less than none have expired."""
     ca, ca_key = _authority(folder, "ca")
     other, _ = _authority(folder, "other")
     return Certificates(
         ca,
         other,
-        _signed(folder, "server", ca, ca_key, "subjectAltName=IP:127.0.0.1,DNS:gateway.test"),
-        _signed(folder, "client", ca, ca_key, "extendedKeyUsage=clientAuth"),
+        _signed(folder, "server", ca, ca_key, "subjectAltName=IP:127.0.0.1,DNS:gateway.test", days),
+        _signed(folder, "client", ca, ca_key, "extendedKeyUsage=clientAuth", days),
     )
 
 
 def _authority(folder: Path, name: str) -> tuple[Path, Path]:
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    _openssl("req", "-x509", *_new(name, key), "-out", cert, "-days", "2")
+    _openssl("req", "-x509", *_new(name, key), "-out", cert, "-days", "90")
     return cert, key
 
 
-def _signed(folder: Path, name: str, ca: Path, ca_key: Path, extension: str) -> tuple[Path, Path]:
+def _signed(folder: Path, name: str, ca: Path, ca_key: Path, extension: str, days: int) -> tuple[Path, Path]:
     cert, key, request, extensions = (folder / f"{name}.{end}" for end in ("pem", "key", "csr", "ext"))
     extensions.write_text(extension)
     _openssl("req", *_new(name, key), "-out", request)
     signing = ("-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-extfile", extensions)
-    _openssl("x509", "-req", "-in", request, *signing, "-out", cert, "-days", "2")
+    _openssl("x509", "-req", "-in", request, *signing, "-out", cert, "-days", str(days))
     return cert, key
 
 

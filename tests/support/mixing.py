@@ -21,7 +21,7 @@ from lorry.config import EngineConfig, MemoryConfig, SchedulerConfig
 from lorry.engine import runner
 from lorry.engine.parts import build_parts
 from lorry.engine.plan_runner import PlanRunner
-from lorry.ids import BASE_SLOT, AdapterDigest, ChunkId, Generation, PageId, SequenceId, SlotId
+from lorry.ids import BASE_SLOT, AdapterKey, ChunkId, Generation, PageId, SequenceId, SlotId
 from lorry.models.weights import read_spec
 from lorry.request import OutputParams, SamplingParams, TokenLogprobs
 from lorry.residency import Failed, Ready
@@ -130,8 +130,8 @@ class Bench:
         assert isinstance(state, Ready)
         chunks = tuple(self._chunks.pop() for _ in range(_chunks_of(state)))
         slot, generation = self._slots.pop(), Generation(next(self._generations))
-        self._loads.append(SlotLoad(slot, generation, ref.digest, chunks))
-        image = self.host.image(ref.digest)
+        self._loads.append(SlotLoad(slot, generation, ref.key, chunks))
+        image = self.host.image(ref.key)
         assert image is not None
         own = image.extras.vocabulary if image.extras is not None else None
         return Loaded(ref, slot, generation, chunks, own or self.spec.vocabulary)
@@ -190,7 +190,7 @@ class Bench:
             if found is None:
                 continue
             script.fault = found.fault
-            want: AdapterDigest | None = script.adapter.ref.digest if script.adapter else None
+            want: AdapterKey | None = script.adapter.ref.key if script.adapter else None
             assert found.fault is not None or found.adapter == want
             script.scored.extend(found.prompt_logprobs)
             if script.sequence in logits:
@@ -232,10 +232,10 @@ def _row(script: Script, table: tuple[PageId, ...], turn: int) -> SequenceStep:
     start, length = sum(lengths[:turn]), lengths[turn]
     draws = start + length >= prefilled
     scored = length - draws if script.scores and start < prefilled else 0
-    slot, generation, digest = BASE_SLOT, Generation(0), None
+    slot, generation, key = BASE_SLOT, Generation(0), None
     if script.adapter is not None:
-        slot, generation, digest = script.adapter.slot, script.adapter.generation, script.adapter.ref.digest
-    return SequenceStep(script.sequence, start, length, int(draws), slot, generation, digest, table, score_rows=scored)
+        slot, generation, key = script.adapter.slot, script.adapter.generation, script.adapter.ref.key
+    return SequenceStep(script.sequence, start, length, int(draws), slot, generation, key, table, score_rows=scored)
 
 
 __all__ = ["Bench", "Loaded", "Script", "recorded"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lorry.config import MemoryConfig, SchedulerConfig
 from lorry.errors import LorryError
-from lorry.ids import AdapterDigest, RequestId, TenantId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, RequestId, TenantId
 from lorry.kvcache import BlockTables
 from lorry.memory import MemoryLedger
 from lorry.request import SamplingParams, StoppingParams
@@ -46,8 +46,12 @@ class StepCost:
 class Version:
     """A VersionRef."""
 
-    digest: AdapterDigest
+    key: AdapterKey
     rank: int = 8
+
+
+def _key_of(adapter: str) -> AdapterKey:
+    return AdapterKey(AdapterDigest(adapter), AdapterScope("simulated"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +105,19 @@ class FetchingHost:
     def __init__(self, clock: Clock, fetch_s: float) -> None:
         self._clock = clock
         self._fetch_s = fetch_s
-        self._there_at: dict[AdapterDigest, float] = {}
+        self._there_at: dict[AdapterKey, float] = {}
 
     def ensure(self, ref: Version) -> HostState:
-        there_at = self._there_at.setdefault(ref.digest, self._clock.now + self._fetch_s)
+        there_at = self._there_at.setdefault(ref.key, self._clock.now + self._fetch_s)
         return Ready(ref.rank) if self._clock.now >= there_at else Fetching()
 
-    def tier_of(self, digest: AdapterDigest) -> str:
-        return "host" if self._there_at.get(digest, math.inf) <= self._clock.now else "object_store"
+    def tier_of(self, adapter: AdapterKey) -> str:
+        return "host" if self._there_at.get(adapter, math.inf) <= self._clock.now else "object_store"
 
-    def retain(self, digest: AdapterDigest) -> None:
+    def retain(self, adapter: AdapterKey) -> None:
         """It never lets go of anything."""
 
-    def release(self, digest: AdapterDigest) -> None:
+    def release(self, adapter: AdapterKey) -> None:
         """It never lets go of anything."""
 
 
@@ -161,7 +165,7 @@ class Simulator:
         self.steps += 1
         if self.keep_plans:
             self.plans.append(plan)
-        rows = tuple(SequenceResult(r.sequence, (TOKEN,) * r.logit_rows, r.digest) for r in plan.sequences)
+        rows = tuple(SequenceResult(r.sequence, (TOKEN,) * r.logit_rows, r.adapter) for r in plan.sequences)
         for update in self.scheduler.complete(plan, StepResult(plan.step, rows, 0.0)):
             life = self.lives[update.request_id]
             life.tokens += len(update.tokens)
@@ -179,7 +183,7 @@ class Simulator:
             request_id=RequestId(arrival.name),
             tenant=TenantId(arrival.tenant),
             prompt=(1,) * arrival.prompt,
-            ref=None if arrival.adapter is None else Version(AdapterDigest(arrival.adapter), arrival.rank),
+            ref=None if arrival.adapter is None else Version(_key_of(arrival.adapter), arrival.rank),
             sampling=SamplingParams(temperature=0.0),
             stopping=StoppingParams(max_tokens=arrival.out, ignore_eos=True),
         )

@@ -12,7 +12,8 @@ class WebConfig:
     """``public_url``: `https://host[:port]` that browsers use, where a proxy stands before it; "" takes the request's
     own. Cookies are Secure where it is https. ``trusted_proxies``: addresses whose X-Forwarded-For is believed,
     comma-separated; "" believes none. ``grpc_address`` and ``http_url``: what "copy as" names; "" is the address that
-    the app itself uses, and leaves curl out. ``grpc_tls``: that address wants TLS."""
+    the app itself uses, and leaves curl out. ``grpc_tls``: that address wants TLS. ``tls``: the app's own port speaks
+    it."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -20,6 +21,7 @@ class WebConfig:
     trusted_proxies: str = ""
     grpc_address: str = ""
     grpc_tls: bool = False
+    tls: bool = False
     http_url: str = ""
     page_size: int = 25
     form_bytes: int = 512 << 10
@@ -41,7 +43,7 @@ class WebConfig:
     @property
     def secure(self) -> bool:
         """Whether browsers come by TLS."""
-        return self.public_url.startswith("https://")
+        return self.public_url.startswith("https://") or (self.tls and not self.public_url)
 
 
 __all__ = ["WebConfig"]

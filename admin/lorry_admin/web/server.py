@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 
 import uvicorn
@@ -45,8 +46,9 @@ class _Protocol(H11Protocol):
 class WebServer:
     """Bound when it is made; ``start``, then ``stop``, on one event loop."""
 
-    def __init__(self, web: Web) -> None:
-        """Raises Unavailable where the port cannot be bound."""
+    def __init__(self, web: Web, tls: ssl.SSLContext | None = None) -> None:
+        """``tls``: what the port speaks, where the configuration says so. Raises Unavailable where the port cannot be
+        bound."""
         config = web.site.config
         self._web = web
         self._socket = bind(config.host, config.port, "dashboards' port", "--web-port")
@@ -65,10 +67,10 @@ class WebServer:
             timeout_keep_alive=config.keep_alive_seconds,
             h11_max_incomplete_event_size=config.head_bytes,
         )
-        self._server = GuestServer(options)
+        self._server = GuestServer(options, tls)
         self._task: asyncio.Task[None] | None = None
         self.port: int = self._socket.getsockname()[1]
-        self.address = address_of(self._socket)
+        self.address = address_of(self._socket, tls is not None)
 
     def start(self) -> None:
         """The port answers from now on; the system kept who came before."""

@@ -1,4 +1,4 @@
-"""The disk tier: whole adapter versions under a quota, each in a folder named by its digest. No torch."""
+"""The disk tier: whole adapter versions under a quota, each in a folder named by its key. No torch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from lorry.adapters.header import HeaderRefused, open_regular
 from lorry.adapters.manifest import AdapterRef, file_sha256, files_digest
 from lorry.adapters.store import ObjectStore, sync_folder
 from lorry.errors import AdapterDigestMismatch, AdapterLoadFailed
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
 
 log = logging.getLogger(__name__)
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_SCOPE = r"[a-z0-9][a-z0-9_-]{0,63}"
+_FOLDER = re.compile(rf"([0-9a-f]{{64}})\.({_SCOPE})")
+_OLDER = re.compile(r"[0-9a-f]{64}")
+"""Folders of releases that kept one copy for all adapters with equal bytes."""
 _FILE = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 _TEMPORARY = ".tmp-"
 
@@ -39,8 +42,9 @@ class _Folder:
 class DiskTier:
     """Folders are published whole, by one rename, and re-hashed each time they are opened.
 
-    One process owns ``cache_dir``. Safe from any thread; one fetch per digest at a time. Least recently opened
-    folders without a reader go first when the quota is short.
+    One process owns ``cache_dir``. Safe from any thread; one fetch per key at a time. Equal bytes of another adapter
+    are fetched for it again: who waits sees how long that takes. Least recently opened folders without a reader go
+    first when the quota is short.
     """
 
     def __init__(self, cache_dir: Path, quota_bytes: int, store: ObjectStore) -> None:
@@ -49,7 +53,7 @@ class DiskTier:
         self._store = store
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)
-        self._folders: OrderedDict[AdapterDigest, _Folder] = OrderedDict()
+        self._folders: OrderedDict[AdapterKey, _Folder] = OrderedDict()
         self._reserved = 0
         self.downloads = 0
         """Versions fetched from the object store since start."""
@@ -58,37 +62,40 @@ class DiskTier:
         self.evictions = 0
         """Folders that made room for others since start."""
         cache_dir.mkdir(parents=True, exist_ok=True)
-        found: list[tuple[float, AdapterDigest, int]] = []
+        found: list[tuple[float, AdapterKey, int]] = []
         for entry in cache_dir.iterdir():
             if entry.name.startswith(_TEMPORARY):
                 shutil.rmtree(entry, ignore_errors=True)  # a download that a crash cut off
-            elif _DIGEST.match(entry.name) and entry.is_dir():
+            elif _OLDER.fullmatch(entry.name):
+                shutil.rmtree(entry, ignore_errors=True)
+            elif (named := _FOLDER.fullmatch(entry.name)) and entry.is_dir():
                 size = sum(file.lstat().st_size for file in entry.iterdir())
-                found.append((entry.stat().st_mtime, AdapterDigest(entry.name), size))
-        for _, digest, size in sorted(found):
-            self._folders[digest] = _Folder(bytes=size)
+                key = AdapterKey(AdapterDigest(named[1]), AdapterScope(named[2]))
+                found.append((entry.stat().st_mtime, key, size))
+        for _, key, size in sorted(found):
+            self._folders[key] = _Folder(bytes=size)
 
     @property
     def used_bytes(self) -> int:
         with self._lock:
             return self._reserved + sum(folder.bytes for folder in self._folders.values())
 
-    def has(self, digest: AdapterDigest) -> bool:
+    def has(self, key: AdapterKey) -> bool:
         """Without touching the disk."""
-        return self.bytes_of(digest) > 0
+        return self.bytes_of(key) > 0
 
-    def bytes_of(self, digest: AdapterDigest) -> int:
+    def bytes_of(self, key: AdapterKey) -> int:
         """Of its folder, 0 where it is not here; without touching the disk."""
         with self._lock:
-            folder = self._folders.get(digest)
+            folder = self._folders.get(key)
             return 0 if folder is None else folder.bytes
 
-    def forget(self, digest: AdapterDigest) -> int:
+    def forget(self, key: AdapterKey) -> int:
         """Deletes the version's folder; the bytes that it had, 0 where it was not here. Blocks while somebody fetches
         or reads it."""
         with self._left:
-            self._left.wait_for(lambda: digest not in self._folders or self._folders[digest].users == 0)
-            folder = self._folders.get(digest)
+            self._left.wait_for(lambda: key not in self._folders or self._folders[key].users == 0)
+            folder = self._folders.get(key)
             if folder is None:
                 return 0
             folder.users += 1
@@ -96,10 +103,10 @@ class DiskTier:
             with folder.lock:  # who comes now fetches it anew
                 with self._lock:
                     size, folder.bytes = folder.bytes, 0
-                self._remove(digest)
+                self._remove(key)
                 return size
         finally:
-            self._leave(digest, folder)
+            self._leave(key, folder)
 
     @contextmanager
     def open(self, ref: AdapterRef) -> Iterator[Path]:
@@ -111,31 +118,31 @@ class DiskTier:
         """
         _check_ref(ref)
         with self._lock:
-            folder = self._folders.setdefault(ref.digest, _Folder())
+            folder = self._folders.setdefault(ref.key, _Folder())
             folder.users += 1
         try:
             with folder.lock:
                 self._bring(ref, folder)
             with self._lock:
-                self._folders.move_to_end(ref.digest)
-            yield self._dir / ref.digest
+                self._folders.move_to_end(ref.key)
+            yield self._path(ref.key)
         except OSError as error:
             raise AdapterLoadFailed(
                 f"adapter {ref.digest}: the adapter cache failed ({error.strerror}); see the disk of tiers.cache_dir",
                 metadata={"adapter": ref.digest},
             ) from error
         finally:
-            self._leave(ref.digest, folder)
+            self._leave(ref.key, folder)
 
-    def _leave(self, digest: AdapterDigest, folder: _Folder) -> None:
+    def _leave(self, key: AdapterKey, folder: _Folder) -> None:
         with self._left:
             folder.users -= 1
             self._left.notify_all()
             if folder.users == 0 and folder.bytes == 0:
-                self._folders.pop(digest, None)
+                self._folders.pop(key, None)
 
     def _bring(self, ref: AdapterRef, folder: _Folder) -> None:
-        path = self._dir / ref.digest
+        path = self._path(ref.key)
         for _ in range(2):
             if folder.bytes == 0:
                 self._fetch(ref, folder, path)
@@ -146,7 +153,7 @@ class DiskTier:
             with self._lock:
                 self.damaged += 1
                 folder.bytes = 0
-            self._remove(ref.digest)
+            self._remove(ref.key)
         raise AdapterDigestMismatch(
             f"adapter {ref.digest}: its cached files were damaged twice in a row; see the disk of tiers.cache_dir",
             metadata={"adapter": ref.digest},
@@ -161,7 +168,7 @@ class DiskTier:
             for file in ref.files:
                 self._store.fetch_to_sync(f"{ref.prefix}/{file.path}", temporary / file.path, file.size, file.sha256)
             sync_folder(temporary)
-            self._remove(ref.digest)  # nothing, unless the cache was meddled with
+            self._remove(ref.key)  # nothing, unless the cache was meddled with
             os.rename(temporary, path)
             sync_folder(self._dir)
             with self._lock:
@@ -184,13 +191,13 @@ class DiskTier:
     def _reserve_locked(self, ref: AdapterRef, need: int, trash: list[Path]) -> None:
         with self._lock:
             used = self._reserved + sum(folder.bytes for folder in self._folders.values())
-            idle = [(d, f) for d, f in self._folders.items() if f.users == 0 and f.bytes > 0]
-            for digest, folder in idle:
+            idle = [(key, f) for key, f in self._folders.items() if f.users == 0 and f.bytes > 0]
+            for key, folder in idle:
                 if used + need <= self._quota:
                     break
                 used -= folder.bytes
-                trash.append(self._set_aside(digest))
-                del self._folders[digest]
+                trash.append(self._set_aside(key))
+                del self._folders[key]
                 self.evictions += 1
             if used + need > self._quota:
                 raise AdapterLoadFailed(
@@ -200,19 +207,24 @@ class DiskTier:
                 )
             self._reserved += need
 
-    def _set_aside(self, digest: AdapterDigest) -> Path:
-        """Out of its place by one rename, so that a crash leaves no half folder under a digest's name."""
+    def _path(self, key: AdapterKey) -> Path:
+        return self._dir / f"{key.digest}.{key.scope}"
+
+    def _set_aside(self, key: AdapterKey) -> Path:
+        """Out of its place by one rename, so that a crash leaves no half folder under a version's name."""
         trash = self._dir / f"{_TEMPORARY}{uuid.uuid4().hex}"
         with contextlib.suppress(FileNotFoundError):  # somebody emptied the cache
-            os.rename(self._dir / digest, trash)
+            os.rename(self._path(key), trash)
         return trash
 
-    def _remove(self, digest: AdapterDigest) -> None:
-        shutil.rmtree(self._set_aside(digest), ignore_errors=True)
+    def _remove(self, key: AdapterKey) -> None:
+        shutil.rmtree(self._set_aside(key), ignore_errors=True)
 
 
 def _check_ref(ref: AdapterRef) -> None:
-    """The listing must be the identity, and its paths plain names."""
+    """The listing must be the identity, and its paths and scope plain names."""
+    if not re.fullmatch(_SCOPE, ref.scope):
+        raise AdapterLoadFailed(f"adapter {ref.digest}: its scope is not the id of an adapter; register it again")
     names = [file.path for file in ref.files]
     if not names or len(set(names)) != len(names) or any(not _FILE.match(n) or n in (".", "..") for n in names):
         raise AdapterLoadFailed(

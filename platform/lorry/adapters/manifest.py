@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
 
 CHUNK_BYTES = 1 << 20
 PLAIN_FILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.)){0,126}")
@@ -36,11 +36,17 @@ def files_digest(files: Iterable[AdapterFile]) -> AdapterDigest:
 
 @dataclass(frozen=True, slots=True)
 class AdapterRef:
-    """Where a version's bytes lie (``{prefix}/{path}`` in the object store) and what they must hash to."""
+    """Where a version's bytes lie (``{prefix}/{path}`` in the object store), what they must hash to, and whose they
+    are."""
 
     digest: AdapterDigest
     prefix: str
     files: tuple[AdapterFile, ...]
+    scope: AdapterScope
+
+    @property
+    def key(self) -> AdapterKey:
+        return AdapterKey(self.digest, self.scope)
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:

@@ -20,7 +20,7 @@ from lorry.adapters.validate import Limits, validate_directory
 from lorry.config import TierConfig
 from lorry.errors import AdapterLoadFailed, Draining, LorryError, UnsupportedBase
 from lorry.histogram import LOAD_S, Histogram, Spread
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterKey
 from lorry.layers.spec import DecoderSpec
 from lorry.residency.host import Failed, Fetching, HostState, Ready
 from lorry.text import Tokenizer
@@ -129,11 +129,11 @@ class HostTierStore(Generic[I]):
         self._on_change = on_change
         self._lock = threading.Lock()
         self._fetched = threading.Condition(self._lock)
-        self._images: OrderedDict[AdapterDigest, _Held[I]] = OrderedDict()
-        self._fetching: set[AdapterDigest] = set()
-        self._waiting: OrderedDict[AdapterDigest, tuple[AdapterRef, int]] = OrderedDict()
-        self._failures: OrderedDict[AdapterDigest, LorryError] = OrderedDict()
-        self._retained: set[AdapterDigest] = set()
+        self._images: OrderedDict[AdapterKey, _Held[I]] = OrderedDict()
+        self._fetching: set[AdapterKey] = set()
+        self._waiting: OrderedDict[AdapterKey, tuple[AdapterRef, int]] = OrderedDict()
+        self._failures: OrderedDict[AdapterKey, LorryError] = OrderedDict()
+        self._retained: set[AdapterKey] = set()
         self._closed = False
         self._loads = {tier: Histogram(LOAD_S) for tier in ("disk", "object_store")}
         self._failed_loads = self._evictions = 0
@@ -141,72 +141,72 @@ class HostTierStore(Generic[I]):
 
     def ensure(self, ref: AdapterRef) -> HostState:
         """See HostTier.ensure."""
-        digest = ref.digest
+        key = ref.key
         with self._lock:
-            held = self._images.get(digest)
+            held = self._images.get(key)
             if held is not None:
-                self._images.move_to_end(digest)
+                self._images.move_to_end(key)
                 return Ready(held.image.rank, held.image.extra_bytes, held.image.chunk_count)
-            error = self._failures.pop(digest, None)
+            error = self._failures.pop(key, None)
             if error is not None:
                 return Failed(error)
             if self._closed:
                 return Failed(Draining("the engine is shutting down; try another", retry_after_s=1.0))
-            if digest not in self._fetching and digest not in self._waiting:
+            if key not in self._fetching and key not in self._waiting:
                 self._start(ref)
             return Fetching()
 
-    def tier_of(self, digest: AdapterDigest) -> str:
+    def tier_of(self, adapter: AdapterKey) -> str:
         with self._lock:
-            if digest in self._images:
+            if adapter in self._images:
                 return "host"
-        return "disk" if self._disk.has(digest) else "object_store"
+        return "disk" if self._disk.has(adapter) else "object_store"
 
-    def retain(self, digest: AdapterDigest) -> None:
+    def retain(self, adapter: AdapterKey) -> None:
         with self._lock:
-            self._retained.add(digest)
+            self._retained.add(adapter)
 
-    def release(self, digest: AdapterDigest) -> None:
+    def release(self, adapter: AdapterKey) -> None:
         with self._lock:
-            self._retained.discard(digest)
-            self._failures.pop(digest, None)
-            self._waiting.pop(digest, None)
+            self._retained.discard(adapter)
+            self._failures.pop(adapter, None)
+            self._waiting.pop(adapter, None)
             self._admit_waiting()
 
-    def image(self, digest: AdapterDigest) -> I:
-        """For the runner, of a digest that is Ready and retained. Raises AdapterLoadFailed where it is not here."""
-        return self._held(digest).image
+    def image(self, adapter: AdapterKey) -> I:
+        """For the runner, of a version that is Ready and retained. Raises AdapterLoadFailed where it is not here."""
+        return self._held(adapter).image
 
-    def text(self, digest: AdapterDigest) -> Tokenizer | None:
-        """The own text side of a digest that is Ready and retained, None where it is the base's. Raises
+    def text(self, adapter: AdapterKey) -> Tokenizer | None:
+        """The own text side of a version that is Ready and retained, None where it is the base's. Raises
         AdapterLoadFailed where it is not here."""
-        return self._held(digest).text
+        return self._held(adapter).text
 
-    def discard(self, digest: AdapterDigest) -> None:
+    def discard(self, adapter: AdapterKey) -> None:
         """Its image turned out to be damaged: forget it, retained or not. The next ``ensure`` brings it anew."""
         with self._lock:
-            self._images.pop(digest, None)
+            self._images.pop(adapter, None)
             self._admit_waiting()
 
-    def sizes(self, digest: AdapterDigest) -> tuple[int, int]:
+    def sizes(self, adapter: AdapterKey) -> tuple[int, int]:
         """Bytes of its image and of its folder on disk; 0 where there is none."""
         with self._lock:
-            held = self._images.get(digest)
-        return (0 if held is None else held.image.nbytes), self._disk.bytes_of(digest)
+            held = self._images.get(adapter)
+        return (0 if held is None else held.image.nbytes), self._disk.bytes_of(adapter)
 
-    def forget(self, digest: AdapterDigest) -> tuple[int, int]:
+    def forget(self, adapter: AdapterKey) -> tuple[int, int]:
         """Drop its image and its folder on disk; the bytes of both. Blocks while it is fetched. Nobody retains it."""
         with self._fetched:
-            self._waiting.pop(digest, None)
-            self._fetched.wait_for(lambda: digest not in self._fetching)
-            self._waiting.pop(digest, None)
-            self._failures.pop(digest, None)
-            held = self._images.pop(digest, None)
+            self._waiting.pop(adapter, None)
+            self._fetched.wait_for(lambda: adapter not in self._fetching)
+            self._waiting.pop(adapter, None)
+            self._failures.pop(adapter, None)
+            held = self._images.pop(adapter, None)
             self._admit_waiting()
-        return (0 if held is None else held.image.nbytes), self._disk.forget(digest)
+        return (0 if held is None else held.image.nbytes), self._disk.forget(adapter)
 
     def state(self) -> dict[str, Any]:
-        """Bounded JSON for operators and tests."""
+        """Bounded JSON for operators and tests; versions as [digest, scope]."""
         with self._lock:
             found = {
                 "host_bytes": _nbytes(self._images.values()),
@@ -240,9 +240,9 @@ class HostTierStore(Generic[I]):
         with self._lock:
             held = _nbytes(self._images.values())
             assert held <= self._budget, f"host images hold {held} bytes, over {self._budget}"
-            assert not self._fetching & self._images.keys(), "a digest is both fetched and here"
-            assert not self._fetching & self._waiting.keys(), "a digest both waits and is fetched"
-            foreign = [digest for digest, held in self._images.items() if held.image.digest != digest]
+            assert not self._fetching & self._images.keys(), "a version is both fetched and here"
+            assert not self._fetching & self._waiting.keys(), "a version both waits and is fetched"
+            foreign = [key for key, held in self._images.items() if held.image.digest != key.digest]
             assert not foreign, f"images under foreign keys: {foreign}"
             texts = {id(held.text): held.text.sha256 for held in self._images.values() if held.text is not None}
             assert len(set(texts.values())) == len(texts), "equal text sides are not shared"
@@ -255,13 +255,13 @@ class HostTierStore(Generic[I]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _start(self, ref: AdapterRef) -> None:
-        self._fetching.add(ref.digest)
+        self._fetching.add(ref.key)
         self._pool.submit(self._fetch, ref)
 
     def _fetch(self, ref: AdapterRef) -> None:
         error: LorryError | None = None
         made: _Held[I] | None = None
-        tier, began = "disk" if self._disk.has(ref.digest) else "object_store", time.monotonic()
+        tier, began = "disk" if self._disk.has(ref.key) else "object_store", time.monotonic()
         try:
             made = self._load(ref)
         except LorryError as refused:
@@ -273,20 +273,20 @@ class HostTierStore(Generic[I]):
                 metadata={"adapter": ref.digest},
             )
         with self._fetched:
-            self._fetching.discard(ref.digest)
+            self._fetching.discard(ref.key)
             if made is not None:
                 self._loads[tier].observe(time.monotonic() - began)
             else:
                 self._failed_loads += 1
             self._fetched.notify_all()
             if made is not None and self._make_room(made):
-                self._images[ref.digest] = made
+                self._images[ref.key] = made
                 self._admit_waiting()
             elif made is not None and not self._closed:
-                self._waiting[ref.digest] = (ref, _nbytes([made]))
+                self._waiting[ref.key] = (ref, _nbytes([made]))
                 self._admit_waiting()
             elif error is not None:
-                self._failures[ref.digest] = error
+                self._failures[ref.key] = error
                 while len(self._failures) > _MAX_FAILURES_KEPT:  # of versions that nobody asked for again
                     self._failures.popitem(last=False)
         self._on_change()
@@ -334,25 +334,25 @@ class HostTierStore(Generic[I]):
             same = (held.text for held in self._images.values() if held.text is not None)
             return next((one for one in same if one.sha256 == own.sha256), own)
 
-    def _held(self, digest: AdapterDigest) -> _Held[I]:
+    def _held(self, adapter: AdapterKey) -> _Held[I]:
         with self._lock:
-            held = self._images.get(digest)
+            held = self._images.get(adapter)
         if held is None:
             raise AdapterLoadFailed(
-                f"adapter {digest}: its image is not in host memory; it must be retained while it is loaded",
-                metadata={"adapter": digest},
+                f"adapter {adapter}: its image is not in host memory; it must be retained while it is loaded",
+                metadata={"adapter": adapter.digest},
             )
         return held
 
     def _make_room(self, made: _Held[I]) -> bool:
         """With the lock held: evicts if that makes enough room, and nothing otherwise."""
-        kept = (held for digest, held in self._images.items() if digest in self._retained)
+        kept = (held for key, held in self._images.items() if key in self._retained)
         if _nbytes([*kept, made]) > self._budget:
             return False
-        for digest in [digest for digest in self._images if digest not in self._retained]:
+        for key in [key for key in self._images if key not in self._retained]:
             if _nbytes([*self._images.values(), made]) <= self._budget:
                 break
-            del self._images[digest]
+            del self._images[key]
             self._evictions += 1
         return True
 
@@ -361,7 +361,7 @@ class HostTierStore(Generic[I]):
         if self._closed or not self._waiting:
             return
         first, (ref, need) = next(iter(self._waiting.items()))
-        kept = _nbytes(held for digest, held in self._images.items() if digest in self._retained)
+        kept = _nbytes(held for key, held in self._images.items() if key in self._retained)
         if kept + need <= self._budget:
             del self._waiting[first]
             self._start(ref)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from lorry.cli.generate import answer, params, who_answered
-from lorry.cli.output import print_json_line, say
+from lorry.cli.output import print_json_line, say, written
 from lorry.cli.remedies import print_error
 from lorry.cli.session import Session, session
 from lorry.client import Client
@@ -42,7 +42,7 @@ class Chat:
         ) as stream:
             for delta in stream:
                 if live:
-                    print(delta.text, end="", flush=True)
+                    print(written(delta.text), end="", flush=True)
             if live:
                 print()
                 say(who_answered(stream))

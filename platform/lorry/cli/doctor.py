@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,11 +12,13 @@ from typing import Any
 import grpc
 
 import lorry
+from lorry.cli.handshakes import agreed, refused
 from lorry.cli.output import print_json, printable
 from lorry.cli.session import Session, session
 from lorry.client import About, Client, Retry
 from lorry.client.channels import open_channel
 from lorry.client.generating import whoami
+from lorry.config import loopback
 from lorry.errors import LorryError
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
@@ -67,7 +67,7 @@ def examine(options: argparse.Namespace, clock: Callable[[], float] = time.time)
     yield reached
     if reached.outcome == FAIL:
         return
-    secured = _secured(here)
+    secured = _tls(here)
     yield secured
     if secured.outcome == FAIL:
         return
@@ -97,7 +97,7 @@ def _reached(address: str) -> Finding:
         return Finding("address", FAIL, why, "is lorry serve running there, and no firewall between?")
 
 
-def _secured(here: Session) -> Finding:
+def _tls(here: Session) -> Finding:
     try:
         channel = open_channel(here.address, None, here.tls)
     except LorryError as error:
@@ -105,46 +105,16 @@ def _secured(here: Session) -> Finding:
     try:
         grpc.channel_ready_future(channel).result(_WAIT_S)
     except grpc.FutureTimeoutError:
-        if here.tls is None:
-            return Finding("tls", FAIL, "no gRPC connection without TLS", "the server may want TLS: give --ca or --tls")
-        return Finding("tls", FAIL, f"no gRPC connection with TLS ({_handshake(here)})", "check --ca and --cert")
+        why, remedy = refused(here.address, here.tls, _WAIT_S)
+        return Finding("tls", FAIL, why, remedy)
     finally:
         channel.close()
     if here.tls is not None:
-        return Finding("tls", PASS, "the server's certificate is good")
-    if _loopback(here.address):
+        good, message, remedy = agreed(here.address, here.tls, _WAIT_S)
+        return Finding("tls", PASS if good else WARN, message, remedy)
+    if loopback(here.address.rpartition(":")[0].strip("[]")):
         return Finding("tls", PASS, "none, and none needed on one machine")
     return Finding("tls", WARN, "none: the key travels in clear", "give --ca or --tls, unless a mesh encrypts")
-
-
-def _handshake(here: Session) -> str:
-    """What TLS itself says is wrong."""
-    assert here.tls is not None
-    host, _, port = here.address.rpartition(":")
-    try:
-        context = ssl.create_default_context(cafile=None if here.tls.ca is None else str(here.tls.ca))
-        if here.tls.cert is not None:
-            context.load_cert_chain(here.tls.cert, here.tls.key)
-        context.set_alpn_protocols(["h2"])
-        name = here.tls.server_name or host.strip("[]")
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_WAIT_S) as plain,
-            context.wrap_socket(plain, server_hostname=name) as secured,
-        ):
-            # A server that wants a certificate says so only now, or just leaves.
-            if secured.recv(1) or here.tls.cert is not None:
-                return "the handshake went well, what follows did not"
-            return "the server ends it: it may want a certificate of the client"
-    except (OSError, ValueError) as error:
-        return str(error)
-
-
-def _loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _health(here: Session) -> Finding:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from lorry.api.v1 import generate_pb2 as pb
-from lorry.cli.output import as_json, print_json, printable
+from lorry.cli.output import as_json, print_json, printable, written
 from lorry.cli.session import session
 from lorry.client import Choice, GenerateParams, Stream, TokenLogprobs
 from lorry.errors import InvalidRequest, LorryError
@@ -54,7 +54,7 @@ def generate(options: argparse.Namespace) -> int:
         try:
             for delta in stream:
                 if live and delta.choice == 0:
-                    print(delta.text, end="", flush=True)
+                    print(written(delta.text), end="", flush=True)
         except LorryError:
             if live and stream.text:
                 print()  # the error gets a line of its own
@@ -122,7 +122,7 @@ def _show(stream: Stream) -> None:
     print()
     first, *others = stream.choices
     for choice in others:
-        print(f"--- choice {choice.index}\n{choice.text}")
+        print(f"--- choice {choice.index}\n{written(choice.text)}")
     for choice in (first, *others):
         for one in choice.logprobs:
             top = " ".join(f"{token}:{logprob:.4f}" for token, logprob in one.top)

@@ -60,4 +60,12 @@ def version_meant(admin: SyncAdminClient, name: str) -> str:
     raise VersionNotReady(f"{name} has no READY version; name one of lorry adapters versions")
 
 
-__all__ = ["alias_name", "bare_name", "full_name", "version_meant", "version_name"]
+def split_address(text: str) -> tuple[str, bool]:
+    """``HOST:PORT``, and whether TLS is meant, of it or of a URL of it."""
+    for scheme, secure in (("https://", True), ("http://", False)):
+        if text.startswith(scheme):
+            return text.removeprefix(scheme).rstrip("/"), secure
+    return text, False
+
+
+__all__ = ["alias_name", "bare_name", "full_name", "version_meant", "version_name", "split_address"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -67,6 +68,13 @@ def printable(value: object) -> str:
     return "".join(char if char.isprintable() else "?" for char in str(value))
 
 
+def written(text: str) -> str:
+    """What a model wrote, for standard output: control characters do not reach a terminal, a pipe gets all of it."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) != "Cc")
+
+
 def say(text: str) -> None:
     """Beside the answer: to standard error."""
     print(text, file=sys.stderr, flush=True)
@@ -96,4 +104,5 @@ __all__ = [
     "show_all",
     "when",
     "word",
+    "written",
 ]

@@ -7,9 +7,11 @@ and admin API on one port.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shutil
+import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +22,11 @@ from lorry.adapters.importing import ImportLimits, S3Importer
 from lorry.adapters.local_s3 import LocalS3
 from lorry.adapters.report import Check, ValidationReport
 from lorry.adapters.sandbox.examine import examine_async
-from lorry.adapters.store import open_store
+from lorry.adapters.store import ObjectStore, open_store
 from lorry.adapters.validate import Limits
+from lorry.cli.dashboards import dashboards
 from lorry.cli.homes import Home, HomeLock
-from lorry.cli.upkeep import purging, reporting
+from lorry.cli.upkeep import purging, replica_name, reporting
 from lorry.config import (
     EngineConfig,
     GatewayConfig,
@@ -34,6 +37,7 @@ from lorry.config import (
     StoreConfig,
     TierConfig,
     WatchdogConfig,
+    loopback,
 )
 from lorry.engine.contract import EngineInfo
 from lorry.engine.settings import Choice
@@ -46,17 +50,22 @@ from lorry.gateway.ops import OpsServer
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.server import ExtraService, GatewayServer, build_server
 from lorry.gateway.texts import VersionTexts
+from lorry.gateway.tls import ServerTls, clear_warning
 from lorry.gateway.usage import UsageSpool
-from lorry.registry import BaseFacts, Registry, UploadLimits, bootstrap
+from lorry.registry import BaseFacts, Registry, UploadLimits
+from lorry.registry.external import check_peppers, open_registry, shown
 from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
+from lorry_admin.web import WebConfig, WebServer
 
+_REGISTRY = "--registry-url"
 Say = Callable[[str], None]
 """Told what the start is doing, one line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator chooses. ``store`` None starts the local S3 server."""
+    """What an operator chooses. ``store`` None starts the local S3 server; ``registry_url`` None is SQLite in the
+    home. With a registry that other processes use too each of them has a home of its own."""
 
     home: Home
     base_dir: Path
@@ -66,11 +75,15 @@ class Settings:
     dtype: str = "bfloat16"
     device: str = "cpu"
     store: StoreConfig | None = None
+    registry_url: str | None = field(default=None, repr=False)
+    """May hold a password."""
     threads: int | None = None
     restarts: RestartConfig = field(default_factory=RestartConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     ops: OpsConfig | None = None
     """Where operators look; None is nowhere."""
+    web: WebConfig | None = None
+    """Where the dashboards are; None is nowhere."""
     choices: tuple[Choice, ...] = ()
     """The settings that were derived, with their reasons: said at the start, kept in the state."""
     summary: str | None = None
@@ -82,20 +95,26 @@ class Settings:
 class Platform:
     """``async with Platform(settings) as platform``: everything started is stopped again, in reverse."""
 
-    def __init__(self, settings: Settings, say: Say = lambda line: None) -> None:
+    def __init__(
+        self, settings: Settings, say: Say = lambda line: None, show_key: Callable[[str], None] = lambda key: None
+    ) -> None:
+        """``show_key``: gets the first administrator's key as soon as it is in the registry, whatever fails later."""
         self._settings = settings
         self._say = say
+        self._show_key = show_key
         self._stack = AsyncExitStack()
         self.admin_key: str | None = None
-        """On the first start in a home alone: print it once, it is kept nowhere."""
+        """On the first start of a registry alone: show it once, it is kept nowhere."""
         self.server: GatewayServer
         self.engine: EngineSupervisor
         self.info: EngineInfo
         self.registry: Registry
         self.s3: LocalS3 | None = None
         self.ops: OpsServer | None = None
+        self.web: WebServer | None = None
         self._started = False
         self._pages: MetricPages | None = None
+        self._folder = ""
 
     @property
     def address(self) -> str:
@@ -151,6 +170,9 @@ class Platform:
 
     async def _start(self) -> None:
         settings, home = self._settings, self._settings.home
+        tls = None if settings.gateway.tls is None else ServerTls(settings.gateway.tls)
+        for warning in () if tls is None else tls.warnings:
+            self._say(warning)
         for line in settings.choices if settings.summary is None else (settings.summary,):
             self._say(str(line))
         if settings.ops is not None:
@@ -159,19 +181,26 @@ class Platform:
             self.ops.start()
             self._say(f"health and state: {self.ops.address}/healthz /readyz /internal/state /metrics")
         self._stack.enter_context(HomeLock(home))
-        self._say("registry: migrating")
-        made = await bootstrap(home.root, home.registry_url)
-        self.admin_key = made.admin_key
+        # Of sockets: the path of one is bounded (about 100 bytes), a home's is not.
+        self._folder = tempfile.mkdtemp(prefix="lorry-")
+        self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
         store_config = settings.store or await self._local_store()
         store = open_store(store_config)
         self._stack.callback(store.close)
-        await store.prepare()
-        self._say("engine: loading the base model")
-        await self._start_engine(store_config)
-        self.registry = Registry(home.registry_url, made.peppers)
+        await self._prepare(store)
+        url, name = settings.registry_url or home.registry_url, _REGISTRY if settings.registry_url else "the home"
+        self._say(f"registry: migrating{f' {shown(url)}' if settings.registry_url else ''}")
+        made = await open_registry(home.root, url, name)
+        self.admin_key = made.admin_key
+        if made.admin_key is not None:
+            self._show_key(made.admin_key)
+        self.registry = Registry(url, made.peppers)
         self._stack.push_async_callback(self.registry.close)
         source = self.registry.snapshots(settings.gateway.snapshot_poll_seconds)
         await source.start()
+        check_peppers(source.current().tables.keys.values(), made.peppers, name)
+        self._say("engine: loading the base model")
+        await self._start_engine(store_config)
         await self._background(source.run())
         limits = UploadLimits()
         importer = self._importer(store_config, limits)
@@ -190,6 +219,7 @@ class Platform:
         def add_admin(server: Any) -> None:
             add_admin_services(server, self.registry, source, versions, lifecycle, engines)
 
+        private = None if settings.web is None else f"unix:{self._folder}/gateway.sock"
         texts = VersionTexts(store, home.cache / "texts")
         self._stack.push_async_callback(texts.close)
         extra = [ExtraService(name, add_admin if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
@@ -202,12 +232,18 @@ class Platform:
             extra=extra,
             texts=texts,
             limits=quotas,
+            tls=tls,
+            private=private,
         )
         self.engine.listeners.append(self.server.engines_changed)
         await self.server.start()
         await self._background(reporting(self.registry.fleet, self.server, source, [self.engine.client]))
         self._stack.push_async_callback(self.server.stop)
         self._stack.callback(versions.stop_watching)
+        if settings.web is not None and private is not None:
+            self.web = dashboards(settings.web, self.registry, self.server, private, tls)
+            self._stack.push_async_callback(self.web.stop)
+            self.web.start()
         self._pages = MetricPages(
             self.server.watched,
             [Target(self.info.replica, self.engine.client, self.engine)],
@@ -216,9 +252,14 @@ class Platform:
             router_adapters=0 if settings.ops is None else settings.ops.router_adapters,
         )
         self._started = True
-        self._say(f"gateway and admin API: {self.server.address}")
+        suffix = "" if tls is None else f" ({tls.words})"
+        self._say(f"gateway and admin API: {self.server.address if tls is None else self.server.url}{suffix}")
         if self.server.http is not None:
-            self._say(f"OpenAI's API: {self.server.http.address}/v1")
+            self._say(f"OpenAI's API: {self.server.http.address}/v1{suffix}")
+        if self.web is not None:
+            self._say(f"dashboards: {self.web.address}{suffix}")
+        for warning in _in_the_clear(settings.gateway):
+            self._say(warning)
 
     def _importer(self, config: StoreConfig, limits: UploadLimits) -> S3Importer | None:
         """Out of the same S3 as the store's; None where that is a folder."""
@@ -229,6 +270,19 @@ class Platform:
         self._stack.callback(importer.close)
         return importer
 
+    async def _prepare(self, store: ObjectStore) -> None:
+        given = self._settings.store
+        try:
+            await store.prepare()
+        except LorryError as error:
+            if given is None:
+                raise
+            found = "" if given.endpoint_url is None else f" at {given.endpoint_url}"
+            raise Unavailable(
+                f"--store: {given.url}{found} cannot be used ({error.message}); see that it runs, and that --store, "
+                "--s3-endpoint, --s3-region and AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY are right"
+            ) from error
+
     async def _local_store(self) -> StoreConfig:
         self._say("S3: starting the local server")
         s3 = self.s3 = LocalS3(self._settings.home.objects)
@@ -238,9 +292,6 @@ class Platform:
 
     async def _start_engine(self, store: StoreConfig) -> None:
         settings, home = self._settings, self._settings.home
-        # A socket's path is bounded (about 100 bytes), a home's is not.
-        folder = tempfile.mkdtemp(prefix="lorry-")
-        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         tiers = TierConfig(home.cache)
         config = EngineConfig(
             base_dir=settings.base_dir,
@@ -252,10 +303,13 @@ class Platform:
             device=settings.device,
             watchdog=settings.watchdog,
         )
+        if settings.registry_url is not None:  # others on it have engines too
+            port = settings.gateway.port or secrets.randbelow(1 << 16)
+            config = replace(config, replica=replica_name("engine", socket.gethostname(), port))
         if settings.threads is not None:
             config = replace(config, threads=settings.threads)
         self.engine = EngineSupervisor(
-            config, f"unix:{folder}/engine.sock", home.logs / "engine.log", settings.restarts, self._say
+            config, f"unix:{self._folder}/engine.sock", home.logs / "engine.log", settings.restarts, self._say
         )
         self._stack.push_async_callback(self.engine.stop)
         self.info = await self.engine.start()
@@ -285,6 +339,12 @@ class Platform:
         width = 2 if info.dtype == "bfloat16" else 4  # float16 is widened at load
         limits = Limits(max_rank=info.max_rank, max_extra_bytes=info.max_extra_bytes, weight_bytes=width)
         return await examine_async(folder, base.config, limits, base_dir=base_dir, on_check=on_check)
+
+
+def _in_the_clear(config: GatewayConfig) -> Iterator[str]:
+    if config.tls is None:
+        ports = [("gRPC", config.host)] + ([("HTTP", config.http_host)] if config.http_port is not None else [])
+        yield from (clear_warning(what, host) for what, host in ports if not loopback(host))
 
 
 def _nothing(server: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 
+from lorry.cli.output import printable
 from lorry.errors import LorryError
 
 _REMEDIES: Mapping[str, str] = {
@@ -45,7 +46,7 @@ def print_error(error: LorryError, as_json: bool) -> None:
         }
         print(json.dumps({"error": found}, ensure_ascii=False), file=sys.stderr)
         return
-    message = " ".join(error.message.split())
+    message = printable(" ".join(error.message.split()))
     print(f"lorry: {error.grpc_code} {error.reason}: {message}{f'; {remedy}' if remedy else ''}", file=sys.stderr)
 
 

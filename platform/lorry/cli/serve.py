@@ -11,14 +11,25 @@ from pathlib import Path
 from rich.console import Console
 
 from lorry.cli.demo.run import demo_home
+from lorry.cli.elsewhere import Elsewhere, tls_of
 from lorry.cli.homes import Home
 from lorry.cli.model import prepare_smollm2, rich_progress
 from lorry.cli.platform import Platform, Settings
-from lorry.config import HTTP_PORT, GatewayConfig, MemoryConfig, OpsConfig, RestartConfig, SchedulerConfig, usable_cores
+from lorry.config import (
+    HTTP_PORT,
+    WEB_PORT,
+    GatewayConfig,
+    MemoryConfig,
+    OpsConfig,
+    RestartConfig,
+    SchedulerConfig,
+    usable_cores,
+)
 from lorry.engine.gpu.card import Card, look
 from lorry.engine.gpu.settings import derive_for_card, machine_memory
 from lorry.engine.settings import EngineSettings, ModelNumbers, derive
 from lorry.errors import FailedPrecondition
+from lorry_admin.web import WebConfig
 
 _HOST_DEVICES = ("cpu", "interpreter")
 """Are settings of a CPU's."""
@@ -30,14 +41,19 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
     own = demo_home(home) if options.demo else Home(home)
     if options.demo and not own.keys.exists():
         raise FailedPrecondition("--demo: there is no demo to serve yet; run `make demo` first")
-    # First of all: whatever else there is to do is in vain where there is no such device.
+    # First of all: whatever else there is to do is in vain where there is no such device, file or URL.
+    elsewhere = Elsewhere.of(options)
     card = None if options.device in _HOST_DEVICES else await asyncio.to_thread(look, options.device)
     base_dir = options.base
     if base_dir is None:
         with rich_progress() as progress:
             base_dir = await asyncio.to_thread(prepare_smollm2, home, progress)
-    settings = await asyncio.to_thread(settings_of, options, own, base_dir, card)
-    platform = Platform(settings, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    settings = elsewhere.add_to(await asyncio.to_thread(settings_of, options, own, base_dir, card))
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    platform = Platform(settings, say, lambda key: say(f"Admin API key, shown this once: {key}"))
     stop = asyncio.Event()
 
     def signalled() -> None:
@@ -49,8 +65,6 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, signalled)
     async with platform:
-        if platform.admin_key is not None:
-            console.print(f"Admin API key, shown this once: {platform.admin_key}", highlight=False, soft_wrap=True)
         info = platform.info
         digests = f"base       sha256 {info.base}\ntokenizer  sha256 {info.tokenizer_sha256}"
         console.print(digests, highlight=False, soft_wrap=True)
@@ -74,10 +88,15 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
             staleness=options.staleness,
             staleness_seconds=options.staleness_seconds,
             metrics_tenants=options.metrics_tenants,
+            tls=tls_of(options),
+            max_message_bytes=options.max_message,
+            keepalive_seconds=options.keepalive,
+            connection_age_seconds=options.connection_age,
         ),
         dtype=options.dtype,
         device=options.device,
         ops=OpsConfig(options.ops_host, options.ops_port, options.router_adapters),
+        web=_web(options),
     )
     if card is None:
         chosen, memory = chosen_settings(options, base_dir), _memory(options)
@@ -125,6 +144,15 @@ def _given(options: argparse.Namespace) -> dict[str, int | None]:
         "max_rank": options.max_rank,
         "threads": options.threads,
     }
+
+
+def _web(options: argparse.Namespace) -> WebConfig | None:
+    """None serves none."""
+    if options.no_web:
+        return None
+    default = WEB_PORT if options.port else 0
+    port = default if options.web_port is None else options.web_port
+    return WebConfig(host=options.web_host, port=port, public_url=options.web_url)
 
 
 def _http_port(options: argparse.Namespace) -> int | None:

@@ -12,6 +12,11 @@ import lorry
 from lorry.errors import InvalidRequest
 
 Option = tuple[str, str | int]
+KEEPALIVE_S = 60.0
+"""A call that has heard nothing for so long asks whether the server is still there: a box between them forgets silent
+connections. Rarer than what a gateway lets its clients do (``GatewayConfig.min_ping_seconds``)."""
+KEEPALIVE_ANSWER_S = 20.0
+"""Without an answer by then the connection is gone, and its calls end UNAVAILABLE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,9 @@ def channel_options(tls: Tls | None) -> list[Option]:
     options: list[Option] = [
         ("grpc.enable_retries", 0),
         ("grpc.primary_user_agent", f"lorry-python/{lorry.__version__}"),
+        ("grpc.keepalive_time_ms", round(KEEPALIVE_S * 1000)),
+        ("grpc.keepalive_timeout_ms", round(KEEPALIVE_ANSWER_S * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),  # a long wait is one without data
     ]
     if tls is not None and tls.server_name:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
@@ -80,4 +88,4 @@ def _read(field: str, path: Path | None) -> bytes | None:
         ) from None
 
 
-__all__ = ["Option", "Tls", "channel_options", "open_aio_channel", "open_channel"]
+__all__ = ["KEEPALIVE_ANSWER_S", "KEEPALIVE_S", "Option", "Tls", "channel_options", "open_aio_channel", "open_channel"]

@@ -24,7 +24,7 @@ from lorry.adapters.image.build import DeviceImage, row_sums
 from lorry.adapters.image.extras import extra_sums
 from lorry.engine.slot_table import SlotTable
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
-from lorry.ids import AdapterDigest, ChunkId, Generation
+from lorry.ids import AdapterKey, ChunkId, Generation
 from lorry.layers.extras import AdapterExtras
 from lorry.layers.memory_map import OS_PAGE, ZeroMap, runs_with_idle_neighbours
 from lorry.layers.sites import SITE_SLICES, Site
@@ -42,7 +42,7 @@ class SlotEntry:
     bytes' checksum, ``extra_sums`` that of ``extras``, tensor by tensor."""
 
     generation: Generation
-    digest: AdapterDigest
+    adapter: AdapterKey
     rows: tuple[int, ...]
     sums: tuple[int, ...]
     extras: AdapterExtras | None = None
@@ -91,9 +91,9 @@ class AdapterArena(SlotTable[SlotEntry]):
         """Copies the image into its chunks, then publishes the slot. Raises AdapterLoadFailed, nothing
         published, where image and plan disagree or the host copy is damaged."""
         rows = [c * self._chunk_rank + i for c in load.chunks for i in range(self._chunk_rank)]
-        if image.digest != load.digest or image.rank > len(rows) or image.dtype != torch.float32:
+        if image.digest != load.adapter.digest or image.rank > len(rows) or image.dtype != torch.float32:
             raise AdapterLoadFailed(
-                f"adapter {load.digest}: the host image is {image.digest}, {image.dtype}, rank {image.rank}, for "
+                f"adapter {load.adapter}: the host image is {image.digest}, {image.dtype}, rank {image.rank}, for "
                 f"{len(rows)} float32 rows"
             )
         self._slots.pop(load.slot, None)
@@ -101,8 +101,8 @@ class AdapterArena(SlotTable[SlotEntry]):
             self._copy(rows, image)
         sums = self._sums(rows)
         if sums != image.sums or extra_sums(image.extras) != image.extra_sums:
-            raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
-        entry = SlotEntry(load.generation, load.digest, tuple(rows), sums, image.extras, image.extra_sums)
+            raise AdapterLoadFailed(f"adapter {load.adapter}: its copy in host memory is damaged; it is fetched again")
+        entry = SlotEntry(load.generation, load.adapter, tuple(rows), sums, image.extras, image.extra_sums)
         self._publish(load.slot, entry, step)
 
     def _copy(self, rows: list[int], image: DeviceImage) -> None:

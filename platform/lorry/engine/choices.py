@@ -19,7 +19,7 @@ from lorry.errors import (
     RequestCancelled,
     SlotIntegrity,
 )
-from lorry.ids import AdapterDigest, RequestId
+from lorry.ids import AdapterKey, RequestId
 from lorry.request import TokenLogprobs
 from lorry.scheduler import Ending, ScheduledRequest, Scheduler, SequenceUpdate
 from lorry.text import Tokenizer
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 Outcome = tuple[RequestId, EngineEvent | LorryError]
 
-TextOf = Callable[[AdapterDigest], Tokenizer | None]
+TextOf = Callable[[AdapterKey], Tokenizer | None]
 """The own text side of an adapter, None where it is the base's. Raises AdapterLoadFailed for one that is not here."""
 
 FAULTS = (SlotIntegrity.reason, NonFiniteLogits.reason, ProvenanceMismatch.reason)
@@ -57,7 +57,7 @@ class _Call:
     choices: list[_Choice] = field(default_factory=list)
     started: bool = False
     waiting: list[EngineEvent] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list, repr=False)
     tokenizer: Tokenizer | None = None
 
     @property
@@ -65,8 +65,8 @@ class _Call:
         return self.request.request_id
 
     @property
-    def digest(self) -> AdapterDigest | None:
-        return self.request.adapter.digest if self.request.adapter else None
+    def adapter(self) -> AdapterKey | None:
+        return self.request.adapter.key if self.request.adapter else None
 
 
 class Calls:
@@ -81,13 +81,13 @@ class Calls:
         self,
         scheduler: Scheduler[AdapterRef],
         tokenizer: Tokenizer,
-        verify: Callable[[AdapterDigest, int], None],
+        verify: Callable[[AdapterKey, int], None],
         provenance: ProvenanceOf,
         emit: Callable[[EngineOccurrence], None],
         clock: Callable[[], float],
-        text: TextOf = lambda digest: None,
+        text: TextOf = lambda adapter: None,
     ) -> None:
-        """``verify`` (digest, step) raises SlotIntegrity where the device no longer holds what it loaded."""
+        """``verify`` (adapter, step) raises SlotIntegrity where the device no longer holds what it loaded."""
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._verify = verify
@@ -121,7 +121,7 @@ class Calls:
             raise
         self._calls[request.request_id] = call
         self._choices.update((choice.request_id, choice) for choice in call.choices)
-        self._emit(RequestAdmitted(request.request_id, request.tenant, call.digest, len(request.prompt), arrived))
+        self._emit(RequestAdmitted(request.request_id, request.tenant, call.adapter, len(request.prompt), arrived))
 
     def abort(self, request_id: RequestId) -> None:
         """Ends the call without a further event. Unknown and ended ones are passed over."""
@@ -162,14 +162,14 @@ class Calls:
         call, request = choice.call, choice.call.request
         if call.tokenizer is None:
             try:
-                own = None if call.digest is None else self._text(call.digest)
+                own = None if call.adapter is None else self._text(call.adapter)
             except LorryError as error:  # the host tier lost it meanwhile: this call's fault alone
                 return error
             tokenizer = own or self._tokenizer
             want = self._tokenizer.sha256 if request.text is None else request.text.sha256
             if tokenizer.sha256 != want:
                 return ProvenanceMismatch(
-                    f"tokenizer: adapter {call.digest} is loaded with {tokenizer.sha256}, the request named {want}; "
+                    f"tokenizer: adapter {call.adapter} is loaded with {tokenizer.sha256}, the request named {want}; "
                     "nothing was answered, report this",
                     metadata={"field": "tokenizer", "want": want, "have": tokenizer.sha256},
                 )
@@ -177,10 +177,12 @@ class Calls:
         choice.stream = OutputStream(call.tokenizer, request.prompt, request.stopping)
         return None
 
-    def _stated(self, call: _Call, adapter: AdapterDigest | None) -> Provenance:
+    def _stated(self, call: _Call, adapter: AdapterKey | None) -> Provenance:
         """Of the adapter that the slot table named, with the text side that its text was made with."""
         assert call.tokenizer is not None
-        return replace(self._provenance(adapter), tokenizer_sha256=call.tokenizer.sha256)
+        return replace(
+            self._provenance(None if adapter is None else adapter.digest), tokenizer_sha256=call.tokenizer.sha256
+        )
 
     def _start(self, call: _Call, update: SequenceUpdate) -> None:
         first = update.first
@@ -209,7 +211,7 @@ class Calls:
         return matched, ending
 
     def _finish(
-        self, choice: _Choice, adapter: AdapterDigest | None, ending: Ending, matched: str, step: int
+        self, choice: _Choice, adapter: AdapterKey | None, ending: Ending, matched: str, step: int
     ) -> list[Outcome]:
         """One choice has ended, on a slot that still holds its adapter; and with the last one the call."""
         call = choice.call
@@ -277,8 +279,8 @@ def _fault_of(choice: _Choice, update: SequenceUpdate) -> LorryError | None:
     with ids by their places."""
     call, request = choice.call, choice.call.request
     stated = update.tokens or update.first is not None or update.finish is not None
-    if stated and update.adapter != call.digest:
-        return SlotIntegrity(f"choice {choice.index} ran on adapter {update.adapter}; {call.digest} was asked for")
+    if stated and update.adapter != call.adapter:
+        return SlotIntegrity(f"choice {choice.index} ran on adapter {update.adapter}; {call.adapter} was asked for")
     if request.output.top_logprobs is not None and tuple(one.token_id for one in update.logprobs) != update.tokens:
         return InternalError(f"the logprobs of choice {choice.index} are not those of its tokens")
     if update.first is not None and not choice.index and request.output.prompt_logprobs is not None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.adapters.plan import TextPlan
 from lorry.engine.metrics import EngineMetrics
-from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
+from lorry.errors import EmptyStream, InternalError, LorryError
+from lorry.ids import AdapterDigest, AdapterKey, BaseDigest, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class EngineRequest:
 
     request_id: RequestId
     tenant: TenantId
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...] = field(repr=False)
     adapter: AdapterRef | None
     base: BaseDigest
     sampling: SamplingParams
@@ -68,7 +73,7 @@ class Started:
     tier: str
     queue_s: float
     adapter_load_s: float
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +81,10 @@ class Tokens:
     """New ids of one choice and the text that became certain with them (it may be empty, or lag behind the ids).
     ``logprobs``: of ``token_ids``, where asked for."""
 
-    token_ids: tuple[int, ...]
-    text: str
+    token_ids: tuple[int, ...] = field(repr=False)
+    text: str = field(repr=False)
     choice: int = 0
-    logprobs: tuple[TokenLogprobs, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,28 @@ class Finished:
 EngineEvent = Started | Tokens | Finished
 
 
+class EventSink(Protocol):
+    """Takes a request's events at once, on the engine client's loop. Neither method may raise or wait."""
+
+    def event(self, event: EngineEvent) -> None: ...
+
+    def fail(self, error: LorryError) -> None:
+        """The request has ended so; nothing follows."""
+        ...
+
+
+class Feed(Protocol):
+    """A request whose events are pushed."""
+
+    def stop(self) -> None:
+        """Aborts the request unless it has ended; the sink hears nothing more. Idempotent; a sink may call it too."""
+        ...
+
+    async def closed(self) -> None:
+        """After ``stop``: returns when the engine has been told."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     base: BaseDigest
@@ -168,7 +195,11 @@ class Forgotten:
 
 
 class EngineClient(ABC):
-    """One engine, as its gateway sees it. All methods belong to one event loop."""
+    """One engine, as its gateway sees it. All methods belong to one event loop.
+
+    Versions are known by their ``AdapterKey``: no method's answer, nor how long it takes, tells of the copies that
+    other adapters with equal bytes have.
+    """
 
     @abstractmethod
     async def info(self) -> EngineInfo:
@@ -184,6 +215,11 @@ class EngineClient(ABC):
         EngineUnavailable in every open iterator.
         """
 
+    def feed(self, request: EngineRequest, sink: EventSink) -> Feed:
+        """As ``generate``, for a reader that takes at once: what it would have yielded or raised is pushed, in later
+        turns of the loop. Raises what ``generate`` raises before anything was asked of the engine."""
+        return _PumpedFeed(self, request, sink)
+
     @abstractmethod
     async def state(self) -> dict[str, Any]:
         """Bounded JSON: queue, pages, slots (slot, generation, digest, pins), loads, steps."""
@@ -194,7 +230,7 @@ class EngineClient(ABC):
         where there is no engine, or until it is warm."""
 
     @abstractmethod
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         """An observation: it may be another a moment later."""
 
     @abstractmethod
@@ -203,22 +239,62 @@ class EngineClient(ABC):
         last that was asked for. Raises DeadlineExceeded after ``wait_s`` (the load goes on), or the load's error."""
 
     @abstractmethod
-    async def evict(self, digest: AdapterDigest) -> bool:
+    async def evict(self, adapter: AdapterKey) -> bool:
         """Takes the version off the device; False where it is not there. Raises FailedPrecondition while requests run
         or wait on it."""
 
     @abstractmethod
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
         """Ends every request on the version (AdapterObjectMissing) and drops its bytes from device, prefix cache, host
         memory and disk. Memory is given back, not overwritten. A request that comes later brings it anew, if the object
-        store still has it: who calls this sees to it that none comes.
-
-        ``shared``: somebody else has equal bytes. Then requests go on and only the prefix cache is dropped; what is
-        answered is the same, so that it does not tell."""
+        store still has it: who calls this sees to it that none comes. What other adapters with equal bytes have is
+        not touched."""
 
     @abstractmethod
     async def close(self) -> None:
         """Ends every open iterator with EngineUnavailable. Idempotent."""
+
+
+class _PumpedFeed:
+    """A feed from an iterator."""
+
+    def __init__(self, engine: EngineClient, request: EngineRequest, sink: EventSink) -> None:
+        self._sink = sink
+        self._open = True
+        self._task = asyncio.create_task(self._run(engine, request))
+
+    def stop(self) -> None:
+        self._open = False
+        if asyncio.current_task() is not self._task:
+            self._task.cancel()
+
+    async def closed(self) -> None:
+        await asyncio.wait([self._task])
+
+    async def _run(self, engine: EngineClient, request: EngineRequest) -> None:
+        events: Any = engine.generate(request)
+        finished = False
+        try:
+            async for event in events:
+                self._sink.event(event)
+                finished = isinstance(event, Finished)
+                if finished or not self._open:
+                    return
+            raise EmptyStream("the engine ended the request without finishing it; try again, and report this")
+        except LorryError as error:
+            self._fail(error)
+        except Exception:  # a task nobody awaits: its reader must be told, whatever it was
+            _log.exception("request %s failed in its engine client", request.request_id)
+            self._fail(InternalError(f"request {request.request_id} failed; the gateway's log says how"))
+        finally:
+            aclose = getattr(events, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+    def _fail(self, error: LorryError) -> None:
+        if self._open:
+            self._open = False
+            self._sink.fail(error)
 
 
 __all__ = [
@@ -227,6 +303,8 @@ __all__ = [
     "EngineEvent",
     "EngineInfo",
     "EngineRequest",
+    "EventSink",
+    "Feed",
     "Finished",
     "Forgotten",
     "Provenance",

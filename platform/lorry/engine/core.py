@@ -83,7 +83,7 @@ class EngineCore:
         listeners: Sequence[Listener] = (),
         warm_up: Callable[[], None] = lambda: None,
         when_idle: Sequence[Callable[[], None]] = (),
-        text: TextOf = lambda digest: None,
+        text: TextOf = lambda adapter: None,
     ) -> None:
         """``warm_up`` runs first, on the loop's thread. ``when_idle``: every owner's ``check_integrity``, and what else
         is best done when nothing runs. ``text``: of adapters in host memory (``TextOf``)."""
@@ -257,7 +257,7 @@ class EngineCore:
         now = self._clock()
         failed = {slot for slot, _ in result.failed_loads}
         for load in plan.loads:
-            self._emit(AdapterLoaded(load.slot, load.digest, load.slot not in failed, now))
+            self._emit(AdapterLoaded(load.slot, load.adapter, load.slot not in failed, now))
         decode = sum(1 for row in plan.sequences if row.query_len == 1)
         mix = plan.distinct_adapters
         prefill = plan.tokens - decode

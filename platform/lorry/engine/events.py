@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lorry.ids import AdapterDigest, RequestId, SlotId, TenantId
+from lorry.ids import AdapterKey, RequestId, SlotId, TenantId
 
 RECENT_STEPS = 256
 
@@ -21,7 +21,7 @@ class RequestAdmitted:
 
     request: RequestId
     tenant: TenantId
-    adapter: AdapterDigest | None
+    adapter: AdapterKey | None
     prompt_tokens: int
     at: float
 
@@ -41,7 +41,7 @@ class RequestStarted:
     """Its first token is there. ``adapter`` is what the slot table says."""
 
     request: RequestId
-    adapter: AdapterDigest | None
+    adapter: AdapterKey | None
     tier: str
     queue_s: float
     adapter_load_s: float
@@ -64,7 +64,7 @@ class AdapterLoaded:
     """Copied to the device; ``ok`` False where the slot stayed empty."""
 
     slot: SlotId
-    adapter: AdapterDigest
+    adapter: AdapterKey
     ok: bool
     at: float
 

@@ -35,7 +35,7 @@ from lorry.errors import (
     InvalidRequest,
     LorryError,
 )
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 from lorry.request import check_params
 from lorry.text import Tokenizer
 
@@ -87,8 +87,8 @@ class FakeEngine(EngineClient):
         """Versions' own text sides by digest; a request that names another gets the base's."""
         self._model = FakeModel(tokenizer, eos_ids, self.texts)
         self._live: dict[int, _Live] = {}
-        self._loaded: set[str] = set()
-        self._hosted: set[str] = set()
+        self._loaded: set[AdapterKey] = set()
+        self._hosted: set[AdapterKey] = set()
         self._count = 0
         self._outcomes: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
@@ -118,7 +118,7 @@ class FakeEngine(EngineClient):
         return {
             "live": len(self._live),
             "requests": [live.request.request_id for live in self._live.values()][:100],
-            "slots": [{"digest": digest} for digest in sorted(self._loaded)],
+            "slots": [{"digest": adapter.digest, "scope": adapter.scope} for adapter in sorted(self._loaded)],
         }
 
     async def metrics(self) -> EngineMetrics:
@@ -134,34 +134,33 @@ class FakeEngine(EngineClient):
             slots={"pinned": 0, "held": 0, "idle": len(self._loaded), "empty": 0},
         )
 
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         self._check_alive()
-        loaded, live = digest in self._loaded, self._live_on(digest)
-        return Whereabouts(loaded, loaded or digest in self._hosted, loaded or digest in self._hosted, live)
+        loaded, live = adapter in self._loaded, self._live_on(adapter)
+        return Whereabouts(loaded, loaded or adapter in self._hosted, loaded or adapter in self._hosted, live)
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         self._check_alive()
-        self._hosted.add(ref.digest)
+        self._hosted.add(ref.key)
 
-    async def evict(self, digest: AdapterDigest) -> bool:
+    async def evict(self, adapter: AdapterKey) -> bool:
         self._check_alive()
-        if live := self._live_on(digest):
-            raise FailedPrecondition(f"adapter {digest}: {live} requests run or wait on it; wait until they have ended")
-        if digest not in self._loaded:
+        if live := self._live_on(adapter):
+            raise FailedPrecondition(f"adapter {adapter}: {live} requests run or wait on it; wait until they end")
+        if adapter not in self._loaded:
             return False
-        self._loaded.remove(digest)
-        self._hosted.add(digest)
+        self._loaded.remove(adapter)
+        self._hosted.add(adapter)
         return True
 
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
         self._check_alive()
-        here = digest in self._loaded | self._hosted
-        found = Forgotten(FAKE_BYTES * here, FAKE_BYTES * here, int(digest in self._loaded), 0)
-        if not shared:
-            for live in self._live.values():
-                live.purged |= live.request.adapter is not None and live.request.adapter.digest == digest
-            self._loaded.discard(digest)
-            self._hosted.discard(digest)
+        here = adapter in self._loaded | self._hosted
+        found = Forgotten(FAKE_BYTES * here, FAKE_BYTES * here, int(adapter in self._loaded), 0)
+        for live in self._live.values():
+            live.purged |= live.request.adapter is not None and live.request.adapter.key == adapter
+        self._loaded.discard(adapter)
+        self._hosted.discard(adapter)
         return found
 
     async def close(self) -> None:
@@ -291,13 +290,13 @@ class FakeEngine(EngineClient):
     def _load(self, request: EngineRequest) -> str:
         if request.adapter is None:
             return "base"
-        if request.adapter.digest in self._loaded:
+        if request.adapter.key in self._loaded:
             return "device"
-        self._loaded.add(request.adapter.digest)
+        self._loaded.add(request.adapter.key)
         return "object_store"
 
     def _mix(self, live: _Live) -> None:
-        adapters = {other.request.adapter.digest if other.request.adapter else "" for other in self._live.values()}
+        adapters = {other.request.adapter.key if other.request.adapter else None for other in self._live.values()}
         live.most, live.fewest = max(live.most, len(adapters)), min(live.fewest, len(adapters))
 
     def _check(self, request: EngineRequest) -> None:
@@ -320,12 +319,12 @@ class FakeEngine(EngineClient):
         total = len(request.prompt) + request.stopping.max_tokens
         if total > self._info.context_tokens:
             raise InvalidRequest.field("stopping.max_tokens", f"{total} tokens exceed {self._info.context_tokens}")
-        if request.reject_cold and request.adapter and request.adapter.digest not in self._loaded:
+        if request.reject_cold and request.adapter and request.adapter.key not in self._loaded:
             raise AdapterCold("the adapter is not loaded; use COLD_LOAD_WAIT or try again", retry_after_s=1.0)
 
-    def _live_on(self, digest: AdapterDigest) -> int:
+    def _live_on(self, adapter: AdapterKey) -> int:
         adapters = (live.request.adapter for live in self._live.values())
-        return sum(adapter is not None and adapter.digest == digest for adapter in adapters)
+        return sum(one is not None and one.key == adapter for one in adapters)
 
     def _check_alive(self) -> None:
         if self._closed or self._death.is_set():

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import Forgotten, Whereabouts
 from lorry.errors import AdapterObjectMissing, DeadlineExceeded, EngineUnavailable
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 from lorry.residency.host import Failed, HostState, Ready
 from lorry.scheduler import Scheduler
 
@@ -23,8 +23,8 @@ class Copies(Protocol):
     """The host and disk tiers (``lorry.adapters.tiers.HostTierStore``); from any thread."""
 
     def ensure(self, ref: AdapterRef) -> HostState: ...
-    def forget(self, digest: AdapterDigest) -> tuple[int, int]: ...
-    def sizes(self, digest: AdapterDigest) -> tuple[int, int]: ...
+    def forget(self, adapter: AdapterKey) -> tuple[int, int]: ...
+    def sizes(self, adapter: AdapterKey) -> tuple[int, int]: ...
 
 
 class Loop(Protocol):
@@ -41,9 +41,9 @@ class Holdings:
         self._versions = scheduler.versions
         self._copies = copies
 
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
-        tier, live = await self._ask(lambda: (self._versions.tier_of(digest), self._versions.live_on(digest)))
-        host, disk = self._copies.sizes(digest)
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
+        tier, live = await self._ask(lambda: (self._versions.tier_of(adapter), self._versions.live_on(adapter)))
+        host, disk = self._copies.sizes(adapter)
         return Whereabouts(tier == "device", host > 0, disk > 0, live)
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
@@ -58,19 +58,13 @@ class Holdings:
                 f"adapter {ref.digest} was not in host memory after {wait_s:g} s; it is still on its way, ask again"
             ) from None
 
-    async def evict(self, digest: AdapterDigest) -> bool:
-        return await self._ask(lambda: self._versions.evict(digest))
+    async def evict(self, adapter: AdapterKey) -> bool:
+        return await self._ask(lambda: self._versions.evict(adapter))
 
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
-        if shared:
-            tier, pages = await self._ask(
-                lambda: (self._versions.tier_of(digest), self._versions.forget_prefixes(digest))
-            )
-            host, disk = self._copies.sizes(digest)
-            return Forgotten(disk, host, int(tier == "device"), pages)
-        gone = AdapterObjectMissing(f"adapter {digest} was purged; its bytes are destroyed")
-        slots, pages = await self._ask(lambda: self._versions.forget(digest, gone))
-        host, disk = await asyncio.to_thread(self._copies.forget, digest)
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
+        gone = AdapterObjectMissing(f"adapter {adapter} was purged; its bytes are destroyed")
+        slots, pages = await self._ask(lambda: self._versions.forget(adapter, gone))
+        host, disk = await asyncio.to_thread(self._copies.forget, adapter)
         return Forgotten(disk, host, slots, pages)
 
     async def _ask(self, question: Callable[[], T]) -> T:

@@ -24,7 +24,7 @@ from lorry.engine.core import EngineCore, Outcome
 from lorry.engine.holdings import Holdings
 from lorry.engine.metrics import EngineMetrics
 from lorry.errors import AlreadyExists, Draining, EngineUnavailable, LorryError
-from lorry.ids import AdapterDigest, RequestId
+from lorry.ids import AdapterKey, RequestId
 
 T = TypeVar("T")
 
@@ -94,18 +94,18 @@ class LocalEngine(EngineClient):
         found = await self._told(self._core.metrics())
         return replace(found, build=self._info.engine_build, dtype=self._info.dtype)
 
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
-        return await self._holdings.whereabouts(digest)
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
+        return await self._holdings.whereabouts(adapter)
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         self._check()
         await self._holdings.preload(ref, wait_s)
 
-    async def evict(self, digest: AdapterDigest) -> bool:
-        return await self._holdings.evict(digest)
+    async def evict(self, adapter: AdapterKey) -> bool:
+        return await self._holdings.evict(adapter)
 
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
-        return await self._holdings.forget(digest, shared)
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
+        return await self._holdings.forget(adapter)
 
     async def close(self) -> None:
         if self._closed:

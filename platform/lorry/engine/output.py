@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lorry.engine.contract import Provenance
 from lorry.ids import AdapterDigest
@@ -15,7 +15,7 @@ from lorry.text import Detokenizer, StopMatcher, Tokenizer
 class TextPiece:
     """New certain text, and the stop string that ended it, or ''."""
 
-    text: str
+    text: str = field(repr=False)
     matched_stop: str
 
 

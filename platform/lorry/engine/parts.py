@@ -20,7 +20,7 @@ from lorry.engine.plan_runner import PlanRunner
 from lorry.engine.runner import CpuRunner
 from lorry.engine.warming import warm_up
 from lorry.errors import InvalidRequest
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterKey
 from lorry.kvcache import BlockTables, PrefixKey, RopeKey
 from lorry.layers.base_files import base_digest
 from lorry.layers.kv import KVView
@@ -37,17 +37,17 @@ from lorry.text import Tokenizer, base_end_ids
 class TextTier(HostTier[AdapterRef], Protocol):
     """A host tier that can also hand out the text sides of what it holds, and forget what turned out to be damaged."""
 
-    def text(self, digest: AdapterDigest) -> Tokenizer | None:
-        """Its own text side, None where it is the base's; of a digest that is there."""
+    def text(self, adapter: AdapterKey) -> Tokenizer | None:
+        """Its own text side, None where it is the base's; of a version that is there."""
         ...
 
-    def discard(self, digest: AdapterDigest) -> None: ...
+    def discard(self, adapter: AdapterKey) -> None: ...
 
 
 class ImageTier(TextTier, Protocol):
     """With images for the CPU's arena."""
 
-    def image(self, digest: AdapterDigest) -> DeviceImage | None: ...
+    def image(self, adapter: AdapterKey) -> DeviceImage | None: ...
 
 
 def end_ids(base_dir: Path, spec: DecoderSpec) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ def compose(
 
     rope = RopeKey(spec.rope.kind, spec.rope.theta, spec.rope.scaling)
 
-    def prefix_key(adapter: AdapterDigest | None, salt: bytes, scope: str, owner: str) -> PrefixKey:
+    def prefix_key(adapter: AdapterKey | None, salt: bytes, scope: str, owner: str) -> PrefixKey:
         return PrefixKey(
             base=info.base,
             quantization=config.dtype,

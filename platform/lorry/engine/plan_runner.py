@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from lorry.engine.sampler import SequenceState
 from lorry.errors import AdapterLoadFailed, LorryError, SlotIntegrity
 from lorry.histogram import LOAD_S, Histogram
-from lorry.ids import BASE_SLOT, AdapterDigest, ChunkId, Generation, PageId, SequenceId, SlotId
+from lorry.ids import BASE_SLOT, AdapterKey, ChunkId, Generation, PageId, SequenceId, SlotId
 from lorry.layers.extras import AdapterExtras
 from lorry.scheduler.plan import SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
 
@@ -26,7 +26,7 @@ class Entry(Protocol):
     def generation(self) -> Generation: ...
 
     @property
-    def digest(self) -> AdapterDigest: ...
+    def adapter(self) -> AdapterKey: ...
 
     @property
     def extras(self) -> AdapterExtras | None: ...
@@ -43,7 +43,7 @@ class AdapterStorage(Protocol[E_co]):
 
     def entry(self, slot: SlotId) -> E_co | None: ...
 
-    def slot_of(self, digest: AdapterDigest) -> SlotId: ...
+    def slot_of(self, adapter: AdapterKey) -> SlotId: ...
 
     def load(self, load: SlotLoad, image: Any, step: int) -> None: ...
 
@@ -71,8 +71,8 @@ class PlanRunner(ABC, Generic[E]):
         self,
         adapters: AdapterStorage[E],
         vocabulary: int,
-        image: Callable[[AdapterDigest], Any],
-        discard: Callable[[AdapterDigest], None] = lambda digest: None,
+        image: Callable[[AdapterKey], Any],
+        discard: Callable[[AdapterKey], None] = lambda adapter: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._adapters = adapters
@@ -135,15 +135,15 @@ class PlanRunner(ABC, Generic[E]):
     def collect(self, handle: StepHandle) -> StepResult:
         return handle.result()
 
-    def verify(self, digest: AdapterDigest, step: int) -> None:
+    def verify(self, adapter: AdapterKey, step: int) -> None:
         """Before an answer is stated to be complete: the device still holds the bytes that were loaded as
-        ``digest``. Raises SlotIntegrity."""
-        self._adapters.verify(self._adapters.slot_of(digest), step)
+        ``adapter``. Raises SlotIntegrity."""
+        self._adapters.verify(self._adapters.slot_of(adapter), step)
 
-    def _unload_adapters(self, plan: StepPlan) -> list[AdapterDigest]:
+    def _unload_adapters(self, plan: StepPlan) -> list[AdapterKey]:
         """Reads the bytes once more before they go: who was preempted from this fill, or uses pages that it computed,
         has nobody else to ask. Answers the versions whose bytes had changed."""
-        lost: list[AdapterDigest] = []
+        lost: list[AdapterKey] = []
         for slot in plan.unloads:
             entry = self._adapters.entry(slot)
             try:
@@ -152,7 +152,7 @@ class PlanRunner(ABC, Generic[E]):
             except SlotIntegrity as error:
                 log.error("step %d: %s", plan.step, error)
                 if entry is not None:
-                    lost.append(entry.digest)
+                    lost.append(entry.adapter)
             self._adapters.unload(slot)
             self._ranks.pop(slot, None)
         return lost
@@ -162,16 +162,16 @@ class PlanRunner(ABC, Generic[E]):
         for load in plan.loads:
             began = self._clock()
             try:
-                image = self._image(load.digest)
+                image = self._image(load.adapter)
                 if image is None:
-                    raise AdapterLoadFailed(f"adapter {load.digest}: its host copy is gone; try again")
+                    raise AdapterLoadFailed(f"adapter {load.adapter}: its host copy is gone; try again")
                 self._adapters.load(load, image, plan.step)
                 self._ranks[load.slot] = image.rank
                 self.load_seconds.observe(self._clock() - began)
             except LorryError as error:
                 self._adapters.unload(load.slot)
                 self._ranks.pop(load.slot, None)
-                self._discard(load.digest)
+                self._discard(load.adapter)
                 failed.append((load.slot, error.message))
         return failed
 
@@ -193,7 +193,7 @@ class PlanRunner(ABC, Generic[E]):
         vocabulary = self._vocabulary
         if step.slot != BASE_SLOT:
             entry = self._adapters.entry(step.slot)
-            if entry is None or entry.generation != step.generation or entry.digest != step.digest:
+            if entry is None or entry.generation != step.generation or entry.adapter != step.adapter:
                 return False
             if entry.extras is not None and entry.extras.vocabulary is not None:
                 vocabulary = entry.extras.vocabulary

@@ -13,7 +13,7 @@ from lorry.engine.arena import AdapterArena, SlotEntry
 from lorry.engine.plan_runner import PlanRunner, Results
 from lorry.engine.sampler import Drawn, draw, score_prompt
 from lorry.errors import NonFiniteLogits
-from lorry.ids import AdapterDigest, PageId, SequenceId
+from lorry.ids import AdapterKey, PageId, SequenceId
 from lorry.layers.adapted import extra_rows
 from lorry.layers.extras import AdapterExtras
 from lorry.layers.kv import KVView
@@ -32,8 +32,8 @@ class CpuRunner(PlanRunner[SlotEntry]):
         decoder: Decoder,
         kv: KVView,
         arena: AdapterArena,
-        image: Callable[[AdapterDigest], DeviceImage | None],
-        discard: Callable[[AdapterDigest], None] = lambda digest: None,
+        image: Callable[[AdapterKey], DeviceImage | None],
+        discard: Callable[[AdapterKey], None] = lambda adapter: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(arena, decoder.spec.vocabulary, image, discard, clock)
@@ -131,7 +131,7 @@ class CpuRunner(PlanRunner[SlotEntry]):
         for step in steps:
             # Provenance is read back from the slot table here, after the forward pass that used it.
             entry = self._entry(step)
-            adapter = entry.digest if entry else None
+            adapter = entry.adapter if entry else None
             prompt, found = scores.get(step.sequence, ()), drawn.get(step.sequence)
             if prompt is None or (step.logit_rows and found is None):
                 results.append(SequenceResult(step.sequence, (), adapter, NonFiniteLogits.reason))

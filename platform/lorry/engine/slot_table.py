@@ -1,7 +1,7 @@
 """The slot table: what lies in which slot of the device, and proof that it still does.
 
-It is the source of provenance on every device: an entry's digest was written together with its bytes, and ``verify``
-shows that the bytes are still those.
+It is the source of provenance on every device: an entry's key, with the digest in it, was written together with its
+bytes, and ``verify`` shows that the bytes are still those.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from lorry.errors import SlotIntegrity
-from lorry.ids import AdapterDigest, SlotId
+from lorry.ids import AdapterKey, SlotId
 
 
 class Held(Protocol):
     @property
-    def digest(self) -> AdapterDigest: ...
+    def adapter(self) -> AdapterKey: ...
 
 
 E = TypeVar("E", bound=Held)
@@ -45,12 +45,12 @@ class SlotTable(ABC, Generic[E]):
     def entry(self, slot: SlotId) -> E | None:
         return self._slots.get(slot)
 
-    def slot_of(self, digest: AdapterDigest) -> SlotId:
+    def slot_of(self, adapter: AdapterKey) -> SlotId:
         """Raises SlotIntegrity where no slot holds it."""
         for slot, entry in self._slots.items():
-            if entry.digest == digest:
+            if entry.adapter == adapter:
                 return slot
-        raise SlotIntegrity(f"no slot holds adapter {digest}")
+        raise SlotIntegrity(f"no slot holds adapter {adapter}")
 
     def unload(self, slot: SlotId) -> None:
         self._slots.pop(slot, None)
@@ -103,7 +103,7 @@ class SlotTable(ABC, Generic[E]):
 
 
 def _changed(slot: SlotId, entry: Held) -> SlotIntegrity:
-    return SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.digest}")
+    return SlotIntegrity(f"slot {slot}: its bytes are no longer those of adapter {entry.adapter}")
 
 
 __all__ = ["Held", "SlotTable"]

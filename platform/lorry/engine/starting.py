@@ -9,7 +9,7 @@ from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Forgotten, Whereabouts
 from lorry.engine.metrics import EngineMetrics
 from lorry.errors import EngineUnavailable
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 
 
 class StartingEngine(EngineClient):
@@ -34,17 +34,17 @@ class StartingEngine(EngineClient):
     async def metrics(self) -> EngineMetrics:
         return await self._warm().metrics()
 
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
-        return await self._warm().whereabouts(digest)
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
+        return await self._warm().whereabouts(adapter)
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         await self._warm().preload(ref, wait_s)
 
-    async def evict(self, digest: AdapterDigest) -> bool:
-        return await self._warm().evict(digest)
+    async def evict(self, adapter: AdapterKey) -> bool:
+        return await self._warm().evict(adapter)
 
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
-        return await self._warm().forget(digest, shared)
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
+        return await self._warm().forget(adapter)
 
     async def close(self) -> None:
         if self._engine is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lorry.engine.choices import TextOf
 from lorry.errors import LorryError
-from lorry.ids import AdapterDigest, SlotId
+from lorry.ids import AdapterKey, SlotId
 from lorry.scheduler.plan import StepPlan, StepResult
 from lorry.text import Tokenizer
 
@@ -17,9 +17,9 @@ class LoadedTexts:
     """
 
     def __init__(self, host: TextOf) -> None:
-        """``host`` raises AdapterLoadFailed for a digest that is not in host memory."""
+        """``host`` raises AdapterLoadFailed for a version that is not in host memory."""
         self._host = host
-        self._slots: dict[SlotId, tuple[AdapterDigest, Tokenizer | None]] = {}
+        self._slots: dict[SlotId, tuple[AdapterKey, Tokenizer | None]] = {}
 
     def note(self, plan: StepPlan, result: StepResult) -> None:
         """After each step, while those that its loads were for still hold their versions."""
@@ -31,16 +31,16 @@ class LoadedTexts:
             if load.slot in failed:
                 continue
             try:
-                self._slots[load.slot] = load.digest, self._host(load.digest)
+                self._slots[load.slot] = load.adapter, self._host(load.adapter)
             except LorryError:
                 continue  # whose call needs it asks again, and hears of it
 
-    def __call__(self, digest: AdapterDigest) -> Tokenizer | None:
+    def __call__(self, adapter: AdapterKey) -> Tokenizer | None:
         """None where it is the base's. Raises AdapterLoadFailed where the version is neither loaded nor on the host."""
         for loaded, text in self._slots.values():
-            if loaded == digest:
+            if loaded == adapter:
                 return text
-        return self._host(digest)
+        return self._host(adapter)
 
 
 __all__ = ["LoadedTexts"]

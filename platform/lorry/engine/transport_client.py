@@ -17,6 +17,8 @@ from lorry.engine.contract import (
     EngineEvent,
     EngineInfo,
     EngineRequest,
+    EventSink,
+    Feed,
     Finished,
     Forgotten,
     Whereabouts,
@@ -35,7 +37,7 @@ from lorry.errors import (
     RequestCancelled,
     Unavailable,
 )
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 
@@ -112,10 +114,7 @@ class GrpcEngineClient(EngineClient):
         return metrics_from_proto(await self._unary("GetMetrics", pb.GetMetricsRequest()))
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
-        self._check()
-        if request.deadline_s is not None and request.deadline_s <= 0:
-            raise DeadlineExceeded("the deadline had passed before the request reached the engine; allow more time")
-        link = self._connected()
+        link = self._link_for(request)
         box = link.submit(request)
         try:
             while True:
@@ -126,9 +125,14 @@ class GrpcEngineClient(EngineClient):
         finally:
             link.release(box.call)
 
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+    def feed(self, request: EngineRequest, sink: EventSink) -> Feed:
+        return self._link_for(request).feed(request, sink)
+
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         self._check()
-        found = await self._unary("GetWhereabouts", pb.GetWhereaboutsRequest(sha256=digest))
+        found = await self._unary(
+            "GetWhereabouts", pb.GetWhereaboutsRequest(sha256=adapter.digest, scope=adapter.scope)
+        )
         return Whereabouts(found.device, found.host, found.disk, found.live)
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
@@ -136,13 +140,15 @@ class GrpcEngineClient(EngineClient):
         request = pb.PreloadRequest(adapter=ref_to_proto(ref), wait_seconds=wait_s)
         await self._unary("Preload", request, wait_s + _RPC_S)
 
-    async def evict(self, digest: AdapterDigest) -> bool:
+    async def evict(self, adapter: AdapterKey) -> bool:
         self._check()
-        return bool((await self._unary("Evict", pb.EvictRequest(sha256=digest))).evicted)
+        request = pb.EvictRequest(sha256=adapter.digest, scope=adapter.scope)
+        return bool((await self._unary("Evict", request)).evicted)
 
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
         self._check()
-        found = await self._unary("Forget", pb.ForgetRequest(sha256=digest, shared=shared), _FORGET_S)
+        request = pb.ForgetRequest(sha256=adapter.digest, scope=adapter.scope)
+        found = await self._unary("Forget", request, _FORGET_S)
         return Forgotten(found.disk_bytes, found.host_bytes, found.device_slots, found.kv_pages)
 
     async def close(self) -> None:
@@ -155,6 +161,12 @@ class GrpcEngineClient(EngineClient):
     def _check(self) -> None:
         if self._down is not None and not self._closed:
             raise self._down()
+
+    def _link_for(self, request: EngineRequest) -> Link:
+        self._check()
+        if request.deadline_s is not None and request.deadline_s <= 0:
+            raise DeadlineExceeded("the deadline had passed before the request reached the engine; allow more time")
+        return self._connected()
 
     def _stub(self) -> Any:
         if self._closed:

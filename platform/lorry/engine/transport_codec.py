@@ -17,11 +17,12 @@ from lorry.engine.contract import (
     Started,
     Tokens,
 )
-from lorry.errors import FieldViolation, InternalError, LorryError, by_reason
-from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
+from lorry.errors import FieldViolation, InternalError, InvalidRequest, LorryError, by_reason
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, BaseDigest, RequestId, TenantId
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
+_Named = pb.GetWhereaboutsRequest | pb.EvictRequest | pb.ForgetRequest
 _SOON_S = 1e-9
 """On the wire a time of 0 is "no limit", so the shortest limit is this."""
 
@@ -78,15 +79,28 @@ def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
 
 def ref_to_proto(ref: AdapterRef) -> pb.AdapterVersionRef:
     files = [pb.AdapterFile(path=file.path, size=file.size, sha256=file.sha256) for file in ref.files]
-    return pb.AdapterVersionRef(sha256=ref.digest, prefix=ref.prefix, files=files)
+    return pb.AdapterVersionRef(sha256=ref.digest, prefix=ref.prefix, files=files, scope=ref.scope)
+
+
+def key_from_proto(message: pb.AdapterVersionRef | _Named) -> AdapterKey:
+    """Raises InvalidRequest for an empty scope, which a gateway of an older release sends: all that it names would have
+    one copy for equal bytes, and whoever asks for it could tell that others have them."""
+    if not message.scope:
+        raise InvalidRequest.field(
+            "adapter.scope", "empty; it says whose copy of the bytes is meant. Run a gateway of the engine's release"
+        )
+    return AdapterKey(AdapterDigest(message.sha256), AdapterScope(message.scope))
 
 
 def ref_from_proto(message: pb.AdapterVersionRef) -> AdapterRef:
+    """Raises what ``key_from_proto`` raises."""
+    key = key_from_proto(message)
     files = tuple(AdapterFile(file.path, file.size, file.sha256) for file in message.files)
-    return AdapterRef(AdapterDigest(message.sha256), message.prefix, files)
+    return AdapterRef(key.digest, message.prefix, files, key.scope)
 
 
 def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
+    """Raises what ``key_from_proto`` raises."""
     sampling, stopping, output = message.sampling, message.stopping, message.output
     adapter = text = None
     if message.HasField("text"):
@@ -330,6 +344,7 @@ __all__ = [
     "events_from_proto",
     "info_from_proto",
     "info_to_proto",
+    "key_from_proto",
     "ref_from_proto",
     "ref_to_proto",
     "request_from_proto",

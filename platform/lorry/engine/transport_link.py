@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 
-from lorry.engine.contract import EngineEvent, EngineRequest, Tokens
+from lorry.engine.contract import EngineEvent, EngineRequest, EventSink, Tokens
 from lorry.engine.transport_codec import error_from_proto, events_from_proto, request_to_proto
 from lorry.engine.transport_credit import Grants
 from lorry.errors import EngineUnavailable, InternalError, LorryError, RequestCancelled
@@ -88,6 +88,49 @@ class Mailbox:
         self._events.extendleft(reversed(merged))
 
 
+class Outlet:
+    """In place of a mailbox, for a reader that takes at once: what comes goes on, and is credited."""
+
+    outputs = 0
+
+    def __init__(self, call: int, window: int, grant: Callable[[int, int], None], sink: EventSink) -> None:
+        self.call = call
+        self.open = True
+        self._grants = Grants(window)
+        self._grant = grant
+        self._sink = sink
+
+    def put(self, events: Sequence[EngineEvent], now: float) -> None:
+        for event in events:
+            if self.open:
+                self._sink.event(event)
+        if credit := self._grants.take(1):
+            self._grant(self.call, credit)
+
+    def stalled(self, now: float, stall_s: float) -> bool:
+        return False
+
+    def fail(self, error: LorryError, drop: bool = False) -> None:
+        if self.open:
+            self.open = False
+            self._sink.fail(error)
+
+
+class LinkFeed:
+    """``lorry.engine.contract.Feed`` of one call on a link."""
+
+    def __init__(self, link: Link, outlet: Outlet) -> None:
+        self._link = link
+        self._outlet = outlet
+
+    def stop(self) -> None:
+        self._outlet.open = False
+        self._link.release(self._outlet.call)
+
+    async def closed(self) -> None:
+        """At once: the engine is told by the link, in its order."""
+
+
 def _joined(run: Sequence[Tokens]) -> Tokens:
     if len(run) == 1:
         return run[0]
@@ -114,7 +157,7 @@ class Link:
         self._call = stub.Connect()
         self._stall_s = stall_s
         self._window = window
-        self._boxes: dict[int, Mailbox] = {}
+        self._boxes: dict[int, Mailbox | Outlet] = {}
         self._count = 0
         self._due: list[pb.EngineRequest | int] = []
         self._credits: dict[int, int] = {}
@@ -126,14 +169,25 @@ class Link:
 
     def submit(self, request: EngineRequest) -> Mailbox:
         """Raises ValueError or TypeError for a request that has no encoding; nothing is sent then."""
-        self._count += 1
-        message = request_to_proto(request, self._count)
-        box = self._boxes[self._count] = Mailbox(self._count, self._window, self._give)
-        self._due.append(message)
-        self._wake.set()
+        message = request_to_proto(request, self._count + 1)
+        box = Mailbox(self._count + 1, self._window, self._give)
+        self._open(message, box)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(self._stall_s / 2, self._end_stalled)
         return box
+
+    def feed(self, request: EngineRequest, sink: EventSink) -> LinkFeed:
+        """As ``submit``, pushed. The engine's answer comes in a later turn of the loop."""
+        message = request_to_proto(request, self._count + 1)
+        outlet = Outlet(self._count + 1, self._window, self._give, sink)
+        self._open(message, outlet)
+        return LinkFeed(self, outlet)
+
+    def _open(self, message: pb.EngineRequest, box: Mailbox | Outlet) -> None:
+        self._count += 1
+        self._boxes[self._count] = box
+        self._due.append(message)
+        self._wake.set()
 
     @property
     def held(self) -> tuple[int, int]:
@@ -209,7 +263,7 @@ class Link:
         if output.HasField("error"):
             box.fail(error_from_proto(output.error))
         if output.HasField("error") or output.HasField("finished"):
-            del self._boxes[output.call]
+            self._boxes.pop(output.call, None)
             self._credits.pop(output.call, None)
         elif self._window and box.outputs > self._window:
             raise InternalError(f"call {output.call} was sent {box.outputs} outputs, its credit is {self._window}")
@@ -240,8 +294,9 @@ def _messages(due: Sequence[pb.EngineRequest | int], credits: Mapping[int, int])
         else:
             requests = [one for one in run if not isinstance(one, int)]
             yield pb.ConnectRequest(submit=pb.SubmitBatch(requests=requests))
-    for call, outputs in credits.items():
-        yield pb.ConnectRequest(credit=pb.Credit(call=call, outputs=outputs))
+    if credits:
+        calls = [pb.Credit(call=call, outputs=outputs) for call, outputs in credits.items()]
+        yield pb.ConnectRequest(credits=pb.CreditBatch(calls=calls))
 
 
 __all__ = ["UNREACHABLE", "Link", "Mailbox"]

@@ -15,19 +15,19 @@ from typing import Any
 import grpc.aio
 
 from lorry.api.status import abort_with
-from lorry.engine.contract import EngineClient, EngineEvent, EngineRequest, Finished
+from lorry.engine.contract import EngineClient, EngineEvent, Finished
 from lorry.engine.streams import closing
 from lorry.engine.transport_codec import (
     add_event,
     error_to_proto,
     info_to_proto,
+    key_from_proto,
     ref_from_proto,
     request_from_proto,
 )
 from lorry.engine.transport_credit import CALL_CREDIT
 from lorry.engine.transport_metrics import metrics_to_proto
 from lorry.errors import EmptyStream, EngineUnavailable, InternalError, LorryError
-from lorry.ids import AdapterDigest
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 
@@ -90,7 +90,7 @@ class _Session:
                 self._last = call
                 flow = self._flows[call] = _Flow()
                 self._empty.clear()
-                flow.task = asyncio.create_task(self._run(call, flow, request_from_proto(submitted)))
+                flow.task = asyncio.create_task(self._run(call, flow, submitted))
                 self._tasks.add(flow.task)
                 flow.task.add_done_callback(self._tasks.discard)
             for call in message.abort.calls:
@@ -98,8 +98,8 @@ class _Session:
                     self._drop(call)
                     self._note_empty()
                     aborted.task.cancel()
-            if message.HasField("credit"):
-                self._give(message.credit.call, message.credit.outputs)
+            for credit in message.credits.calls:
+                self._give(credit.call, credit.outputs)
 
     async def send(self, context: _Context) -> None:
         while True:
@@ -122,10 +122,10 @@ class _Session:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, call: int, flow: _Flow, request: EngineRequest) -> None:
-        request_id, finished = request.request_id, False
+    async def _run(self, call: int, flow: _Flow, submitted: pb.EngineRequest) -> None:
+        request_id, finished = submitted.request_id, False
         try:
-            async with closing(self._engine.generate(request)) as events:
+            async with closing(self._engine.generate(request_from_proto(submitted))) as events:
                 async for event in events:
                     finished = isinstance(event, Finished)
                     self._put(call, flow, event)
@@ -251,7 +251,7 @@ class _Servicer(engine_pb2_grpc.EngineServiceServicer):
 
     async def GetWhereabouts(self, request: pb.GetWhereaboutsRequest, context: _Context) -> pb.GetWhereaboutsResponse:
         try:
-            found = await self._engine.whereabouts(AdapterDigest(request.sha256))
+            found = await self._engine.whereabouts(key_from_proto(request))
         except LorryError as error:
             await abort_with(context, error)
         return pb.GetWhereaboutsResponse(device=found.device, host=found.host, disk=found.disk, live=found.live)
@@ -265,13 +265,13 @@ class _Servicer(engine_pb2_grpc.EngineServiceServicer):
 
     async def Evict(self, request: pb.EvictRequest, context: _Context) -> pb.EvictResponse:
         try:
-            return pb.EvictResponse(evicted=await self._engine.evict(AdapterDigest(request.sha256)))
+            return pb.EvictResponse(evicted=await self._engine.evict(key_from_proto(request)))
         except LorryError as error:
             await abort_with(context, error)
 
     async def Forget(self, request: pb.ForgetRequest, context: _Context) -> pb.ForgetResponse:
         try:
-            found = await self._engine.forget(AdapterDigest(request.sha256), request.shared)
+            found = await self._engine.forget(key_from_proto(request))
         except LorryError as error:
             await abort_with(context, error)
         return pb.ForgetResponse(**dataclasses.asdict(found))

@@ -151,6 +151,8 @@ class Admission:
             bad.add("prompt", "no input; send one of prompt and chat")
         check_text(message, bad)
         bad.raise_if_any()
+        if self.limits is not None:  # it takes the threads that all tenants' prompts are made ids on
+            self.limits.take(caller.tenant, resolution.adapter_id)
         route = await self.routes.route(resolution.base)
         return await self._prompt(message, resolution, route, caller.tenant)
 

@@ -17,6 +17,7 @@ from lorry.gateway.ports import UsageRow, UsageSink
 from lorry.gateway.provenance import Expected
 from lorry.gateway.relay import Batch, Pace, Relay
 from lorry.gateway.routes import EngineRoutes
+from lorry.gateway.ticker import Ticker
 
 
 class Call:
@@ -70,6 +71,7 @@ class Calls:
         self._usage = usage
         self._counters = counters
         self._pace = pace
+        self._ticker = Ticker(pace.seconds)
         self._now = now
         self._limits = limits
 
@@ -86,9 +88,9 @@ class Calls:
 
     @asynccontextmanager
     async def _running(self, admitted: Admitted, context: CallContext, hold: Hold, began: float) -> AsyncIterator[Call]:
-        pace = Pace(0.0, 1) if admitted.flush else self._pace
+        tokens = 1 if admitted.flush else self._pace.tokens
         expected = Expected.of(admitted.resolution)
-        relay = Relay(admitted.route.engine, hold.request, expected, pace)
+        relay = Relay(admitted.route.engine, hold.request, expected, tokens, self._ticker)
         live = LiveCall(admitted.api_key, admitted.caller, admitted.resolution, relay, admitted.resolution.epoch)
         live.stop_sending = context.cancel
         call = Call(admitted, relay, live, self._live, hold, began)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from lorry.errors import DeadlineExceeded
+from lorry.errors import DeadlineExceeded, LorryError
 
 
 class CallContext(Protocol):
@@ -23,8 +23,9 @@ class CallContext(Protocol):
         """Calls it once, when the call has ended: answered, refused, cancelled, or its client gone."""
         ...
 
-    def cancel(self) -> None:
-        """Ends the call now, without another word to its client: it does not read."""
+    def cancel(self, error: LorryError | None = None) -> None:
+        """Ends the call now; its handler is cancelled wherever it waits. The client is told by the connection's end or,
+        where that carries other calls, by a status once it reads on: that of ``error``, if there is one."""
         ...
 
 

@@ -74,15 +74,18 @@ class Generation:
                 begun = ended = False
                 held: Counter[int] = Counter()
                 async for batch in batches:
+                    checked = True
                     if not begun:
-                        begun = True
+                        begun, checked = True, False
                         yield wire.start(admitted.answer, call.relay.started)
                     for piece in chain.from_iterable(piece.split(DELTA_TOKENS_MAX) for piece in batch.pieces):
                         delta = wire.delta(admitted.answer, piece)
                         held[piece.choice] += len(piece.token_ids)
                         if delta is not None:
-                            call.check()
+                            if not checked:
+                                call.check()
                             call.handed += held.pop(piece.choice)
+                            checked = False
                             yield delta
                     if batch.finished is not None:
                         await self._calls.settle(call, batch.finished)

@@ -28,7 +28,7 @@ class LiveCall:
     resolution: Resolution
     relay: Relay
     epoch: int
-    stop_sending: Callable[[], object] = lambda: None
+    stop_sending: Callable[[LorryError], object] = lambda error: None
     """Ends the call of a client that does not read."""
     cut: bool = False
 
@@ -108,10 +108,11 @@ class LiveCalls:
             if call.relay.stalled_for(clock) > self._stall_seconds:
                 self._counters.stalls += 1
                 self.remove(call)
-                call.relay.cut(
-                    RequestCancelled(f"the client read nothing for {self._stall_seconds:g} s; read the stream faster")
+                error = RequestCancelled(
+                    f"the client read nothing for {self._stall_seconds:g} s; read the stream faster"
                 )
-                call.stop_sending()
+                call.relay.cut(error)
+                call.stop_sending(error)
 
     async def run(self) -> None:
         while True:

@@ -43,7 +43,9 @@ class OpsServer:
             Route("/metrics/router", self._router),
         ]
         app = Starlette(routes=routes)
-        options = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11")
+        options = uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", http="h11"
+        )
         self._server = GuestServer(options)
         self._task: asyncio.Task[None] | None = None
         self.port: int = self._socket.getsockname()[1]

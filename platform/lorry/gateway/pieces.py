@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lorry.request import TokenLogprobs
@@ -14,23 +14,27 @@ class Piece:
     or empty where nobody asked."""
 
     choice: int
-    token_ids: tuple[int, ...] = ()
-    text: str = ""
-    logprobs: tuple[TokenLogprobs, ...] = ()
+    token_ids: tuple[int, ...] = field(default=(), repr=False)
+    text: str = field(default="", repr=False)
+    logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
-    def split(self, most: int) -> Iterator[Piece]:
+    def split(self, most: int) -> Sequence[Piece]:
         """The piece as several of at most ``most`` tokens. Text may lag behind its tokens, so all of it comes last."""
-        last = max(0, len(self.token_ids) - 1) // most * most
-        for at in range(0, last, most):
-            yield Piece(self.choice, self.token_ids[at : at + most], "", self.logprobs[at : at + most])
-        yield Piece(self.choice, self.token_ids[last:], self.text, self.logprobs[last:])
+        if len(self.token_ids) <= most:
+            return (self,)
+        last = (len(self.token_ids) - 1) // most * most
+        parts = [
+            Piece(self.choice, self.token_ids[at : at + most], "", self.logprobs[at : at + most])
+            for at in range(0, last, most)
+        ]
+        return [*parts, Piece(self.choice, self.token_ids[last:], self.text, self.logprobs[last:])]
 
 
 @dataclass(slots=True)
 class _Waiting:
-    token_ids: list[int] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list, repr=False)
+    text: list[str] = field(default_factory=list, repr=False)
+    logprobs: list[TokenLogprobs] = field(default_factory=list, repr=False)
 
 
 class Merger:
@@ -38,6 +42,10 @@ class Merger:
 
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
 
     def add(self, choice: int, ids: Sequence[int], text: str, logprobs: Sequence[TokenLogprobs]) -> int:
         """How many tokens of this choice wait now."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lorry.engine.contract import EngineClient, EngineRequest, Finished, Started, Tokens
-from lorry.engine.streams import closing
-from lorry.errors import EmptyStream, InternalError, LorryError, RequestCancelled
+from lorry.engine.contract import EngineClient, EngineEvent, EngineRequest, Feed, Finished, Started, Tokens
+from lorry.errors import InternalError, LorryError, RequestCancelled
 from lorry.gateway.pieces import Merger, Piece
 from lorry.gateway.provenance import Expected
+from lorry.gateway.ticker import Ticker
 from lorry.request import TokenLogprobs
 
 _log = logging.getLogger(__name__)
@@ -19,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The first tokens of a choice leave at once; later ones when some choice has ``tokens`` of them, or ``seconds``
-    after the first that waits."""
+    """The first tokens of a choice leave at once, and others where nothing has left for ``seconds``. Else they wait
+    until some choice has ``tokens`` of them, or for the next beat of all streams, one every ``seconds``."""
 
     seconds: float
     tokens: int
@@ -36,28 +37,35 @@ class Batch:
 
 
 class Relay:
-    """Reads the engine in a task of its own, so a client that does not read holds up nothing but itself.
+    """Takes what the engine sends when it comes, so a client that does not read holds up nothing but itself.
 
     ``start``, then ``next`` until a batch is finished or it raises, then ``close`` (whatever happened). No batch
     exists before the engine stated what it runs and that was what the name resolved to. What waits is bounded by
     the request's own limits (``lorry.gateway.sizes``).
     """
 
-    def __init__(self, engine: EngineClient, request: EngineRequest, expected: Expected, pace: Pace) -> None:
+    def __init__(
+        self, engine: EngineClient, request: EngineRequest, expected: Expected, tokens: int, ticker: Ticker
+    ) -> None:
+        """``tokens``: as of ``Pace``, and the ticker has its seconds."""
         self._engine = engine
         self._request = request
         self._expected = expected
-        self._pace = pace
+        self._tokens = tokens
+        self._ticker = ticker
+        self._due = False
+        """The ticker was asked."""
+        self._left_at = -math.inf
+        """When a batch was taken last."""
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
         self._merger = Merger()
         self._begun: set[int] = set()
         self._started: Started | None = None
         self._finished: Finished | None = None
         self._error: LorryError | None = None
         self._ready_since: float | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._feed: Feed | None = None
 
     @property
     def started(self) -> Started:
@@ -71,7 +79,13 @@ class Relay:
         return self._started is not None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._pump())
+        """Submits the request; how it went is what ``next`` tells."""
+        try:
+            self._feed = self._engine.feed(self._request, self)
+        except LorryError as error:
+            self.fail(error)
+        except Exception:  # it has no encoding, say
+            self._break()
 
     async def next(self) -> Batch:
         """The next batch. Raises the error that ended the request; tokens that were not taken are then dropped."""
@@ -81,9 +95,7 @@ class Relay:
             raise self._error
         if self._finished is None:
             self._wake.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._left_at = self._loop.time()
         return Batch(self._merger.take(), self._finished)
 
     def raise_if_cut(self) -> None:
@@ -104,38 +116,47 @@ class Relay:
 
     def abort(self) -> None:
         """Tells the engine, without waiting. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        if self._feed is not None:
+            self._feed.stop()
+        self.fail(RequestCancelled("the request was cancelled"))
 
     async def close(self) -> None:
-        """As abort; returns when the engine's iterator is closed."""
+        """As abort; returns when the engine has been told."""
         self.abort()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        if self._feed is not None:
+            await self._feed.closed()
 
-    async def _pump(self) -> None:
+    # An EventSink.
+
+    def event(self, event: EngineEvent) -> None:
+        if self._error is not None or self._finished is not None:
+            return
         try:
-            async with closing(self._engine.generate(self._request)) as events:
-                async for event in events:
-                    if isinstance(event, Tokens):
-                        self._take(event)
-                    elif isinstance(event, Started):
-                        self._begin(event)
-                    else:
-                        self._finish(event)
-                        break
-            if self._finished is None:
-                raise EmptyStream("the engine ended the request without finishing it; try again, and report this")
+            if isinstance(event, Tokens):
+                self._take(event)
+            elif isinstance(event, Started):
+                self._begin(event)
+            else:
+                self._finish(event)
         except LorryError as error:
-            self._end(error)
-        except asyncio.CancelledError:
-            self._end(RequestCancelled("the request was cancelled"))
-            raise
-        except Exception:  # a task nobody awaits: its reader must be told, whatever it was
-            _log.exception("request %s failed between gateway and engine", self._request.request_id)
-            self._end(InternalError(f"request {self._request.request_id} failed; the gateway's log says how"))
+            self._refuse(error)
+        except Exception:  # its reader must be told, whatever it was
+            self._break()
+
+    def fail(self, error: LorryError) -> None:
+        if self._finished is None:
+            self._error = self._error or error
+            self._ready()
+
+    def _refuse(self, error: LorryError) -> None:
+        """What the engine sends is not to be passed on, nor to be made."""
+        self.fail(error)
+        if self._feed is not None:
+            self._feed.stop()
+
+    def _break(self) -> None:
+        _log.exception("request %s failed between gateway and engine", self._request.request_id)
+        self._refuse(InternalError(f"request {self._request.request_id} failed; the gateway's log says how"))
 
     def _begin(self, event: Started) -> None:
         self._expected.check(event.provenance)
@@ -153,11 +174,14 @@ class Relay:
         wanted = self._request.output.top_logprobs is not None
         _check_logprobs(event.logprobs, event.token_ids if wanted else (), f"choice {event.choice}")
         waiting = self._merger.add(event.choice, event.token_ids, event.text, event.logprobs)
-        if event.choice not in self._begun or waiting >= self._pace.tokens:
+        if event.choice not in self._begun:
             self._begun.add(event.choice)
             self._ready()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(self._pace.seconds, self._ready)
+        elif waiting >= self._tokens or self._loop.time() - self._left_at >= self._ticker.seconds:
+            self._ready()
+        elif not self._due:
+            self._due = True
+            self._ticker.soon(self._beat)
 
     def _finish(self, event: Finished) -> None:
         if self._started is None:
@@ -170,9 +194,10 @@ class Relay:
         self._finished = event
         self._ready()
 
-    def _end(self, error: LorryError) -> None:
-        self._error = self._error or error
-        self._ready()
+    def _beat(self) -> None:
+        self._due = False
+        if self._merger.waits:
+            self._ready()
 
     def _ready(self) -> None:
         if self._ready_since is None:

@@ -40,6 +40,8 @@ from lorry.gateway.salts import TenantSalts
 from lorry.gateway.service import GenerateServicer
 from lorry.gateway.staleness import Staleness
 from lorry.gateway.texts import VersionTexts
+from lorry.gateway.tls import ServerTls
+from lorry.gateway.transport import channel_options
 
 GENERATE = "lorry.api.v1.GenerateService"
 STALL_S = 30.0
@@ -75,9 +77,11 @@ class GatewayServer:
         pool: ThreadPoolExecutor,
         http: Callable[[Ready], HttpServer] | None,
         limits: Limits,
+        tls: ServerTls | None,
         watched: Watched,
     ) -> None:
         self._server = server
+        self._tls = tls
         self._config = config
         self._generations = generations
         self._routes = routes
@@ -92,6 +96,8 @@ class GatewayServer:
         self.live = live
         self.port = port
         self.address = f"{config.host}:{port}"
+        """As gRPC takes it."""
+        self.url = f"{'http' if tls is None else 'https'}://{self.address}"
         self.counters = counters
         self.watched = watched
         """What metrics are made of."""
@@ -177,6 +183,7 @@ class GatewayServer:
         return {
             "address": self.address,
             "http_address": None if self.http is None else self.http.address,
+            "tls": None if self._tls is None else self._tls.state(),
             "draining": self._generations.draining,
             "live_calls": len(self.live),
             "calls": calls,
@@ -214,15 +221,20 @@ def build_server(
     now: Callable[[], float] = time.time,
     stall_seconds: float = STALL_S,
     limits: Limits | None = None,
+    tls: ServerTls | None = None,
+    private: str | None = None,
 ) -> GatewayServer:
     """Binds the ports (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
     ``kv_salt`` is the deployment's secret, of which each tenant's salt for the prefix cache is derived. ``texts``
     serves versions with a tokenizer or template of their own; None refuses their prompts and chats. ``limits`` holds
     tenants to their quotas; close it when the server has stopped and the ledger has its bills. None makes one that
-    refuses what a month's tokens limit.
+    refuses what a month's tokens limit. ``tls``: the files of ``config.tls`` where they were looked at already.
+    ``private``: `unix:PATH`, in a folder that nobody else can enter, where the same services are plain.
 
-    Raises Unavailable where a port cannot be bound.
+    Raises Unavailable where a port cannot be bound, InvalidRequest where a file of TLS is none.
     """
+    if tls is None and config.tls is not None:
+        tls = ServerTls(config.tls)
     counters = GatewayCounters()
     pool = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
     staleness = Staleness.of(config)
@@ -235,7 +247,7 @@ def build_server(
     models = Models(admission)
     server = grpc.aio.server(
         interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(counters)],
-        options=[("grpc.max_receive_message_length", config.max_message_bytes), ("grpc.so_reuseport", 0)],
+        options=channel_options(config),
     )
     generate_pb2_grpc.add_GenerateServiceServicer_to_server(GenerateServicer(generations, models), server)
     for service in extra:
@@ -244,13 +256,19 @@ def build_server(
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     names = [GENERATE, *(service.name for service in extra)]
     reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    address = f"{config.host}:{config.port}"
     try:
-        port = server.add_insecure_port(f"{config.host}:{config.port}")
+        if tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, tls.grpc_credentials())
+        if private is not None:
+            server.add_insecure_port(private)
     except RuntimeError as error:
-        raise Unavailable(f"port: {config.host}:{config.port} cannot be bound: {error}; choose another") from error
+        raise Unavailable(f"port: {address} cannot be bound: {error}; choose another with --port") from error
     http = None
     if config.http_port is not None:
-        http = partial(HttpServer, config, config.http_port, generations, models, counters, stall_seconds)
+        http = partial(HttpServer, config, config.http_port, generations, models, counters, stall_seconds, tls=tls)
     return GatewayServer(
         server,
         port,
@@ -264,6 +282,7 @@ def build_server(
         pool,
         http,
         limits,
+        tls,
         Watched(counters, usage, source, live, limits, time.time()),
     )
 

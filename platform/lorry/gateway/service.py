@@ -6,17 +6,17 @@ import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import grpc.aio
 
 import lorry
 from lorry.api.about import About, about_metadata
-from lorry.api.status import bearer_token
+from lorry.api.status import abort_with, bearer_token
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import generate_pb2_grpc
-from lorry.errors import InvalidRequest
+from lorry.errors import InvalidRequest, LorryError
 from lorry.gateway.generations import Generations
 from lorry.gateway.models import Models
 
@@ -33,6 +33,7 @@ class GrpcContext:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._task = asyncio.current_task()
+        self._told: asyncio.Task[None] | None = None
 
     def api_key(self) -> str:
         return bearer_token(self._context)
@@ -44,9 +45,17 @@ class GrpcContext:
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         self._context.add_done_callback(lambda _: callback())  # type: ignore[arg-type]  # the stubs name its argument
 
-    def cancel(self) -> None:
+    def cancel(self, error: LorryError | None = None) -> None:
         if self._task is not None:
             self._task.cancel()
+        if error is not None and self._told is None:
+            # grpc ends an RPC by its status alone: of a handler that is cancelled its client would never hear.
+            self._told = asyncio.create_task(self._tell(error))
+
+    async def _tell(self, error: LorryError) -> None:
+        """Returns when the client has read so far, or is gone."""
+        with suppress(grpc.aio.AbortError, grpc.aio.UsageError, asyncio.InvalidStateError):
+            await abort_with(self._context, error)
 
 
 class GenerateServicer(generate_pb2_grpc.GenerateServiceServicer):

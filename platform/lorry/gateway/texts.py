@@ -17,14 +17,14 @@ from weakref import WeakValueDictionary
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.errors import AdapterLoadFailed, LorryError, NotServedYet
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterScope
 from lorry.registry.snapshot import Resolution
 from lorry.text import TEXT_FILES, Spelling, Tokenizer, spell
 from lorry.text.files import LIMITS
 from lorry.text.worker import TextLimits, TextWorkers, VersionText
 
 _T = TypeVar("_T")
-_Key = tuple[str, Path]
+_Key = tuple[AdapterScope, str, Path]
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -117,8 +117,9 @@ class _Folder:
 
 
 class VersionTexts:
-    """Text files of versions by tokenizer digest and base, over whose files they are laid, on disk while they are used;
-    the least recently used go first.
+    """Text files of versions by adapter, tokenizer digest and base, over whose files they are laid, on disk while they
+    are used; the least recently used go first. Equal files of another adapter are fetched and loaded again, since how
+    long a request's text takes is seen by who sends it.
 
     Every file is hashed against the version's manifest as it arrives, and the digest of the whole when it is loaded.
     One fetch for a digest at a time; what fails is fetched anew by the next request. Belongs to one event loop.
@@ -148,10 +149,10 @@ class VersionTexts:
     async def open(self, sha256: str, ref: AdapterRef, base_dir: Path, tenant: str = "") -> AsyncIterator[TextSide]:
         """For ``tenant``'s request. Raises AdapterObjectMissing, AdapterDigestMismatch, ObjectStoreUnavailable, or
         AdapterLoadFailed for a file that is larger than any that was accepted."""
-        found = await self._fetched((sha256, base_dir), ref)
+        found = await self._fetched((ref.scope, sha256, base_dir), ref)
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         try:
-            yield OwnText(VersionText(sha256, base_dir, found.path, tenant), self._workers, self._pool, turn)
+            yield OwnText(VersionText(sha256, base_dir, found.path, ref.scope, tenant), self._workers, self._pool, turn)
         finally:
             found.users -= 1
             await self._evict()
@@ -183,7 +184,7 @@ class VersionTexts:
 
     def _start(self, key: _Key, ref: AdapterRef) -> _Folder:
         nbytes = sum(file.size for file in ref.files if file.path in TEXT_FILES)
-        found = self._folders[key] = _Folder(ref.digest, self._root / f"{key[0]}-{next(self._count)}", nbytes)
+        found = self._folders[key] = _Folder(ref.digest, self._root / f"{key[1]}-{next(self._count)}", nbytes)
         found.fetch = asyncio.create_task(self._fetch(ref, found.path))
         found.fetch.add_done_callback(partial(self._note_end, key, found))
         return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lorry.errors import InternalError
-from lorry.ids import AdapterDigest, PageId
+from lorry.ids import AdapterKey, PageId
 from lorry.kvcache.prefix import BlockHash
 from lorry.memory import MemoryLedger
 
@@ -21,7 +21,7 @@ class Block:
     key: BlockHash
     parent: Block | None
     page: PageId
-    adapter: AdapterDigest | None
+    adapter: AdapterKey | None
     worth: float
     users: int = 0
     children: int = 0
@@ -46,7 +46,7 @@ class PrefixIndex:
     def __init__(self, ledger: MemoryLedger) -> None:
         self._ledger = ledger
         self._blocks: dict[BlockHash, Block] = {}
-        self._by_adapter: dict[AdapterDigest | None, set[Block]] = {}
+        self._by_adapter: dict[AdapterKey | None, set[Block]] = {}
         self._leaves: list[tuple[float, int, Block]] = []
         self._turns = 0
         self._evictable = 0
@@ -71,9 +71,7 @@ class PrefixIndex:
             found.append(block)
         return found
 
-    def publish(
-        self, key: BlockHash, parent: Block | None, page: PageId, adapter: AdapterDigest | None
-    ) -> Block | None:
+    def publish(self, key: BlockHash, parent: Block | None, page: PageId, adapter: AdapterKey | None) -> Block | None:
         """Make a full page findable, used by the caller, who has it in its table and uses ``parent``.
 
         Where the key is known already that block is returned (with another page, which the caller takes instead). None
@@ -136,7 +134,7 @@ class PrefixIndex:
         self.evictions += 1
         self._remove(block)
 
-    def drop(self, adapter: AdapterDigest) -> int:
+    def drop(self, adapter: AdapterKey) -> int:
         """Nothing that was computed with this adapter is found any more: its weights on the device were damaged, or it
         is to be forgotten. Answers the number of pages."""
         dropped = self._by_adapter.pop(adapter, set())

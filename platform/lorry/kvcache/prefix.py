@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import NewType
 
-from lorry.ids import AdapterDigest, BaseDigest
+from lorry.ids import AdapterKey, BaseDigest
 
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes. Minted by ``root_hash`` and ``block_hash`` alone."""
@@ -31,8 +31,8 @@ class PrefixKey:
     """What all blocks of one chain have in common. A block's hash is that of its parent (of this key, for the first)
     and its own ``page_tokens`` ids, so it covers every token from position 0.
 
-    ``adapter`` is a content digest, never a name or slot, and None is the base. ``tenant_salt`` is derived on the
-    server; ``cache_scope`` narrows within it. ``owner`` is empty, or makes the chain one request's own.
+    ``adapter`` is a content digest and whose copy of it, never a name or slot, and None is the base. ``tenant_salt`` is
+    derived on the server; ``cache_scope`` narrows within it. ``owner`` is empty, or makes the chain one request's own.
     """
 
     base: BaseDigest
@@ -43,7 +43,7 @@ class PrefixKey:
     rope: RopeKey
     page_tokens: int
     engine_build: str
-    adapter: AdapterDigest | None
+    adapter: AdapterKey | None
     tenant_salt: bytes = field(repr=False)
     cache_scope: str
     owner: str = ""

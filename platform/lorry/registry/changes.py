@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.registry.db.tables import ChangeLog, RegistryEpoch
@@ -39,11 +39,12 @@ class Change:
     subject: str
 
 
+_now, _log = RegistryEpoch.__table__.c, ChangeLog.__table__.c
 _AFTER = (
-    select(RegistryEpoch.epoch, ChangeLog.epoch, ChangeLog.kind, ChangeLog.subject)
-    .outerjoin(ChangeLog, ChangeLog.epoch > bindparam("after"))
-    .where(RegistryEpoch.id == 1)
-    .order_by(ChangeLog.epoch, ChangeLog.ordinal)
+    select(_now.epoch, _log.epoch, _log.kind, _log.subject)
+    .outerjoin_from(RegistryEpoch.__table__, ChangeLog.__table__, _log.epoch > bindparam("after"))
+    .where(_now.id == 1)
+    .order_by(_log.epoch, _log.ordinal)
     .limit(bindparam("most"))
 )
 
@@ -77,9 +78,9 @@ async def current_epoch(session: AsyncSession) -> int:
     return (await session.execute(select(RegistryEpoch.epoch).where(RegistryEpoch.id == 1))).scalar_one()
 
 
-async def read_after(session: AsyncSession, epoch: int, limit: int) -> tuple[int, list[Logged]]:
+def read_after(connection: Connection, epoch: int, limit: int) -> tuple[int, list[Logged]]:
     """The registry's epoch, and the changes of epochs after ``epoch``, in order, at most ``limit``."""
-    rows = (await session.execute(_AFTER, {"after": epoch, "most": limit})).all()
+    rows = connection.execute(_AFTER, {"after": epoch, "most": limit}).all()
     return rows[0][0], [Logged(*row[1:]) for row in rows if row[1] is not None]
 
 

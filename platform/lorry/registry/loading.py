@@ -1,44 +1,30 @@
 """Rows to snapshot entries: the only SQL that reads over all tenants.
 
-Every loader yields lists of at most ``CHUNK`` entries, of the ids to load or, for None, of all. All are read by key in
-pages of plain columns, so that a full load holds no more than a page of rows beside its entries and gives the event
-loop a turn after each. Texts that many rows share are one object (``intern``).
+Where it runs is for ``Database.of_one_moment`` to say. Every loader yields lists of at most ``CHUNK`` entries, of the
+ids to load or, for None, of all. All are read by key in pages of plain columns, so that a full load holds no more than
+a page of rows beside its entries. Texts that many rows share are one object (``intern``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import itemgetter
 from sys import intern
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Row, Select, and_, tuple_
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Connection, Result, Row
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef, files_digest
 from lorry.adapters.plan import TextPlan
 from lorry.errors import UnsupportedBase
-from lorry.ids import AdapterDigest, BaseDigest, TenantId
+from lorry.ids import AdapterDigest, AdapterScope, BaseDigest, TenantId
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import queries
 from lorry.registry.changes import Kind
 from lorry.registry.db.base import utcnow
-from lorry.registry.db.tables import (
-    Adapter,
-    AdapterVersion,
-    Alias,
-    ApiKey,
-    BaseModel,
-    Grant,
-    Login,
-    Pin,
-    Quota,
-    Tenant,
-    WebSession,
-)
 from lorry.registry.entries import (
     AdapterEntry,
     AliasEntry,
@@ -53,62 +39,62 @@ from lorry.registry.entries import (
     VersionEntry,
     VersionState,
 )
+from lorry.registry.queries import PartQuery, Query
 from lorry.registry.tables import Rows
 from lorry.registry.usertokens import REMEMBER_S
 
 CHUNK = 250
 Ids = Collection[str] | None
 _E = TypeVar("_E")
-_Of = Callable[[Any], ColumnElement[bool]]
 Pairs = Sequence[tuple[TenantId, str]] | None
 """(tenant id, adapter id)."""
 _log = logging.getLogger(__name__)
 
 
-async def everything(session: AsyncSession) -> AsyncIterator[Rows]:
+def everything(connection: Connection) -> Iterator[Rows]:
     """The whole registry in parts."""
-    async for tenant in tenants(session, None):
+    for tenant in tenants(connection, None):
         yield Rows(tenants=tenant)
-    async for key in keys(session, None):
+    for key in keys(connection, None):
         yield Rows(keys=key)
-    async for base in bases(session, None):
+    for base in bases(connection, None):
         yield Rows(bases=base)
-    async for adapter in adapters(session, None):
+    for adapter in adapters(connection, None):
         yield Rows(adapters=adapter)
-    async for grant in grants(session, None):
+    for grant in grants(connection, None):
         yield Rows(grants=grant)
-    async for pin in pins(session, None):
+    for pin in pins(connection, None):
         yield Rows(pins=[(row.tenant, row.adapter, row) for row in pin])
-    async for quota in quotas(session, None):
+    for quota in quotas(connection, None):
         yield Rows(quotas=[(row.tenant, row.adapter, row) for row in quota])
-    async for login in logins(session, None):
+    for login in logins(connection, None):
         yield Rows(logins=login)
-    async for ended in sessions(session, None):
+    for ended in sessions(connection, None):
         yield Rows(sessions=ended)
 
 
-async def rows_of(session: AsyncSession, subjects: Mapping[Kind, Collection[str]]) -> Rows:
+def rows_of(connection: Connection, subjects: Mapping[Kind, Collection[str]]) -> Rows:
     """The rows that those changes are of, as they are now."""
 
-    async def load(kind: Kind, loader: Callable[[AsyncSession, Ids], AsyncIterator[list[_E]]]) -> list[_E]:
+    def load(kind: Kind, loader: Callable[[Connection, Ids], Iterator[list[_E]]]) -> list[_E]:
         ids = subjects[kind]
-        return [row async for part in loader(session, ids) for row in part] if ids else []
+        return [row for part in loader(connection, ids) for row in part] if ids else []
 
     pinned, limited = _pairs(subjects[Kind.PIN]), _pairs(subjects[Kind.QUOTA])
-    pin_rows = [row async for part in pins(session, pinned) for row in part] if pinned else []
-    limit_rows = [row async for part in quotas(session, {t for t, _ in limited}) for row in part] if limited else []
+    pin_rows = [row for part in pins(connection, pinned) for row in part] if pinned else []
+    limit_rows = [row for part in quotas(connection, {t for t, _ in limited}) for row in part] if limited else []
     found_pins = {(row.tenant, row.adapter): row for row in pin_rows}
     found_limits = {(row.tenant, row.adapter): row for row in limit_rows}
     return Rows(
-        tenants=await load(Kind.TENANT, tenants),
-        keys=await load(Kind.API_KEY, keys),
-        bases=await load(Kind.BASE_MODEL, bases),
-        adapters=await load(Kind.ADAPTER, adapters),
-        grants=await load(Kind.GRANT, grants),
+        tenants=load(Kind.TENANT, tenants),
+        keys=load(Kind.API_KEY, keys),
+        bases=load(Kind.BASE_MODEL, bases),
+        adapters=load(Kind.ADAPTER, adapters),
+        grants=load(Kind.GRANT, grants),
         pins=[(tenant, adapter, found_pins.get((tenant, adapter))) for tenant, adapter in pinned],
         quotas=[(tenant, adapter, found_limits.get((tenant, adapter))) for tenant, adapter in limited],
-        logins=await load(Kind.LOGIN, logins),
-        sessions=await load(Kind.SESSION, sessions),
+        logins=load(Kind.LOGIN, logins),
+        sessions=load(Kind.SESSION, sessions),
     )
 
 
@@ -117,13 +103,13 @@ def _pairs(subjects: Collection[str]) -> list[tuple[TenantId, str]]:
     return [(_tenant(tenant), intern(adapter)) for tenant, _, adapter in split]
 
 
-async def tenants(session: AsyncSession, ids: Ids) -> AsyncIterator[list[TenantEntry]]:
-    async for rows in _pages(session, queries.TENANTS, Tenant.id, ids):
+def tenants(connection: Connection, ids: Ids) -> Iterator[list[TenantEntry]]:
+    for rows in _pages(connection, queries.TENANTS, ids):
         yield [TenantEntry(_tenant(row.id), intern(row.name), row.suspended) for row in rows]
 
 
-async def keys(session: AsyncSession, ids: Ids) -> AsyncIterator[list[KeyEntry]]:
-    async for rows in _pages(session, queries.KEYS, ApiKey.id, ids):
+def keys(connection: Connection, ids: Ids) -> Iterator[list[KeyEntry]]:
+    for rows in _pages(connection, queries.KEYS, ids):
         yield [
             KeyEntry(
                 key_id=row.id,
@@ -139,11 +125,11 @@ async def keys(session: AsyncSession, ids: Ids) -> AsyncIterator[list[KeyEntry]]
         ]
 
 
-async def bases(session: AsyncSession, ids: Ids) -> AsyncIterator[list[BaseModelEntry]]:
+def bases(connection: Connection, ids: Ids) -> Iterator[list[BaseModelEntry]]:
     """Without those whose config this release cannot serve: one of them must not stop revocations of others."""
-    async for rows in _pages(session, queries.BASES, BaseModel.id, ids):
+    for rows in _pages(connection, queries.BASES, ids):
         found: list[BaseModelEntry] = []
-        for _, row in rows:
+        for row in rows:
             try:
                 found.append(base_entry(row))
             except UnsupportedBase as error:
@@ -151,7 +137,7 @@ async def bases(session: AsyncSession, ids: Ids) -> AsyncIterator[list[BaseModel
         yield found
 
 
-def base_entry(row: BaseModel) -> BaseModelEntry:
+def base_entry(row: Row[*tuple[Any, ...]]) -> BaseModelEntry:
     return BaseModelEntry(
         id=intern(row.id),
         name=row.name,
@@ -160,16 +146,16 @@ def base_entry(row: BaseModel) -> BaseModelEntry:
         context_tokens=row.context_tokens,
         config=row.config,
         spec=DecoderSpec.from_config(row.config),
-        created_at=row.created_at.timestamp(),
+        created_at=_time(row.created_at),
     )
 
 
-async def adapters(session: AsyncSession, ids: Ids) -> AsyncIterator[list[AdapterEntry]]:
+def adapters(connection: Connection, ids: Ids) -> Iterator[list[AdapterEntry]]:
     """With every version and alias of each."""
-    async for rows in _pages(session, queries.ADAPTERS, Adapter.id, ids):
-        wanted: _Of = partial(_within, rows[0].id, rows[-1].id) if ids is None else partial(_among, ids)
-        versions = await _versions(session, wanted(AdapterVersion.adapter_id))
-        aliases = await _aliases(session, wanted(Alias.adapter_id))
+    for rows in _pages(connection, queries.ADAPTERS, ids):
+        wanted = {"low": rows[0].id, "high": rows[-1].id} if ids is None else {"ids": list(ids)}
+        versions = _versions(_parts(connection, queries.VERSIONS, wanted))
+        aliases = _aliases(_parts(connection, queries.ALIASES, wanted))
         yield [
             AdapterEntry(
                 id=intern(row.id),
@@ -184,21 +170,16 @@ async def adapters(session: AsyncSession, ids: Ids) -> AsyncIterator[list[Adapte
         ]
 
 
-def _within(first: str, last: str, column: Any) -> ColumnElement[bool]:
-    """A page of keys without the list of them, which would be a new statement each time."""
-    return and_(column >= first, column <= last)
+def _parts(connection: Connection, query: PartQuery, wanted: Mapping[str, Any]) -> Sequence[Row[*tuple[Any, ...]]]:
+    """A page of others by its ends: the list of them would be a new statement for each page's length."""
+    return connection.execute(query.of if "ids" in wanted else query.within, wanted).all()
 
 
-def _among(ids: Collection[str], column: Any) -> ColumnElement[bool]:
-    found: ColumnElement[bool] = column.in_(ids)
-    return found
-
-
-async def _versions(session: AsyncSession, wanted: ColumnElement[bool]) -> dict[str, dict[int, VersionEntry]]:
+def _versions(files_of: Sequence[Row[*tuple[Any, ...]]]) -> dict[str, dict[int, VersionEntry]]:
     found: dict[str, dict[int, VersionEntry]] = {}
-    for _, group in groupby(await session.execute(queries.VERSIONS.where(wanted)), lambda row: row[0]):
+    for _, group in groupby(files_of, itemgetter(0)):
         rows = list(group)
-        files = [AdapterFile(intern(r.path), r.size_bytes, r.file_sha256) for r in rows if r.path is not None]
+        files = [AdapterFile(intern(path), size, sha256) for *_, path, size, sha256 in rows if path is not None]
         entry = _version(rows[0], tuple(files))
         found.setdefault(rows[0].adapter_id, {})[entry.number] = entry
     return found
@@ -217,28 +198,28 @@ def _version(row: Row[*tuple[Any, ...]], files: tuple[AdapterFile, ...]) -> Vers
         number=row.number,
         state=state,
         base_id=intern(row.base_model_id),
-        ref=AdapterRef(AdapterDigest(row.sha256), row.prefix, files),
+        ref=AdapterRef(AdapterDigest(row.sha256), row.prefix, files, AdapterScope(intern(row.adapter_id))),
         vocabulary=row.vocabulary,
         text=text,
         deprecated=row.deprecated_at is not None,
-        created_at=row.created_at.timestamp(),
+        created_at=_time(row.created_at),
     )
 
 
-async def _aliases(session: AsyncSession, wanted: ColumnElement[bool]) -> dict[str, dict[str, AliasEntry]]:
+def _aliases(rows: Sequence[Row[*tuple[Any, ...]]]) -> dict[str, dict[str, AliasEntry]]:
     found: dict[str, dict[str, AliasEntry]] = {}
-    for adapter_id, name, number, canary, permille in await session.execute(queries.ALIASES.where(wanted)):
+    for adapter_id, name, number, canary, permille in rows:
         found.setdefault(adapter_id, {})[name] = AliasEntry(intern(name), number, canary, permille)
     return found
 
 
-async def grants(session: AsyncSession, ids: Ids) -> AsyncIterator[list[GrantEntry]]:
+def grants(connection: Connection, ids: Ids) -> Iterator[list[GrantEntry]]:
     """Each pair of tenant and resource once: active if a row of it is, else when one was revoked last.
 
     A pair has at most one active row, made after all its others ended, so later changes are of newer rows.
     """
     newest: dict[tuple[str, str], GrantEntry] = {}
-    async for rows in _pages(session, queries.GRANTS, Grant.id, ids):
+    for rows in _pages(connection, queries.GRANTS, ids):
         for row in rows:
             resource = intern(row.adapter_id or row.base_model_id or "")
             entry = GrantEntry(_tenant(row.tenant_id), resource, _seconds(row.revoked_at))
@@ -251,56 +232,55 @@ async def grants(session: AsyncSession, ids: Ids) -> AsyncIterator[list[GrantEnt
         yield found[at : at + CHUNK]
 
 
-async def pins(session: AsyncSession, pairs: Pairs) -> AsyncIterator[list[PinEntry]]:
-    query, key = queries.PINS, tuple_(Pin.tenant_id, Pin.adapter_id)
+def pins(connection: Connection, pairs: Pairs) -> Iterator[list[PinEntry]]:
     last = ("", "")
     while True:
-        page = query.where(key > last).order_by(Pin.tenant_id, Pin.adapter_id).limit(CHUNK)
-        rows = (await session.execute(page if pairs is None else query.where(key.in_(pairs)))).all()
+        page = {"after": last[0], "after_adapter": last[1], "most": CHUNK}
+        found = connection.execute(queries.PINS.page, page) if pairs is None else _of(connection, queries.PINS, pairs)
+        rows = found.all()
         yield [PinEntry(_tenant(row[0]), intern(row[1]), row.number, row.mode == "HARD") for row in rows]
         if pairs is not None or len(rows) < CHUNK:
             return
         last = rows[-1][0], rows[-1][1]
 
 
-async def quotas(session: AsyncSession, tenants: Ids) -> AsyncIterator[list[QuotaEntry]]:
+def quotas(connection: Connection, tenants: Ids) -> Iterator[list[QuotaEntry]]:
     """All of each of those tenants."""
-    query = queries.QUOTAS if tenants is None else queries.QUOTAS.where(Quota.tenant_id.in_(tenants))
-    async for rows in _pages(session, query, Quota.id, None):
+    for rows in _pages(connection, queries.QUOTAS, tenants):
         yield [QuotaEntry(row[0], _tenant(row[1]), intern(row[2] or ""), *row[3:]) for row in rows]
 
 
-async def logins(session: AsyncSession, ids: Ids) -> AsyncIterator[list[LoginEntry]]:
+def logins(connection: Connection, ids: Ids) -> Iterator[list[LoginEntry]]:
     """Of all only those that changed a short time ago."""
-    query = queries.LOGINS if ids is not None else queries.LOGINS.where(Login.changed_at >= _remembered())
-    async for rows in _pages(session, query, Login.id, ids):
-        yield [LoginEntry(row.id, intern(row.role), row.disabled, row.changed_at.timestamp()) for row in rows]
+    for rows in _pages(connection, queries.LOGINS, ids, since=_remembered()):
+        yield [LoginEntry(row.id, intern(row.role), row.disabled, _time(row.changed_at)) for row in rows]
 
 
-async def sessions(session: AsyncSession, ids: Ids) -> AsyncIterator[list[EndedSession]]:
+def sessions(connection: Connection, ids: Ids) -> Iterator[list[EndedSession]]:
     """Those that ended; of all only those that did a short time ago."""
-    query = queries.SESSIONS if ids is not None else queries.SESSIONS.where(WebSession.ended_at >= _remembered())
-    async for rows in _pages(session, query, WebSession.id, ids):
-        yield [EndedSession(row.id, row.ended_at.timestamp()) for row in rows]
+    for rows in _pages(connection, queries.SESSIONS, ids, since=_remembered()):
+        yield [EndedSession(row.id, _time(row.ended_at)) for row in rows]
 
 
 def _remembered() -> datetime:
     return utcnow() - timedelta(seconds=REMEMBER_S)
 
 
-async def _pages(
-    session: AsyncSession, query: Select[*tuple[Any, ...]], key: Any, ids: Ids
-) -> AsyncIterator[Sequence[Row[*tuple[Any, ...]]]]:
-    """The rows of ``ids``, or all in pages. ``key`` is unique and the query's first column."""
+def _pages(connection: Connection, query: Query, ids: Ids, **more: Any) -> Iterator[Sequence[Row[*tuple[Any, ...]]]]:
+    """The rows of ``ids``, or all in pages, which take ``more`` too."""
     if ids is not None:
-        yield (await session.execute(query.where(key.in_(ids)))).all()
+        yield _of(connection, query, ids).all()
         return
     last = ""
-    while rows := (await session.execute(query.where(key > last).order_by(key).limit(CHUNK))).all():
+    while rows := connection.execute(query.page, {"after": last, "most": CHUNK, **more}).all():
         yield rows
         if len(rows) < CHUNK:
             return
         last = rows[-1][0]
+
+
+def _of(connection: Connection, query: Query, ids: Collection[Any]) -> Result[*tuple[Any, ...]]:
+    return connection.execute(query.of, {"ids": list(ids)})
 
 
 def _grant_order(entry: GrantEntry) -> tuple[bool, float]:
@@ -312,7 +292,12 @@ def _tenant(text: str) -> TenantId:
 
 
 def _seconds(value: datetime | None) -> float | None:
-    return None if value is None else value.timestamp()
+    return None if value is None else _time(value)
+
+
+def _time(value: datetime) -> float:
+    """``queries`` reads times as the database has them; SQLite forgets the zone, which is UTC everywhere."""
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
 
 
 __all__ = [

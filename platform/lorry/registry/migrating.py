@@ -60,7 +60,7 @@ def _revision_of(url: str) -> str | None:
         if target.database not in (None, "", ":memory:") and not Path(str(target.database)).exists():
             return None
         target = target.set(drivername="sqlite")
-    engine = create_engine(target)
+    engine = create_engine(target, hide_parameters=True)
     try:
         with engine.connect() as connection:
             return MigrationContext.configure(connection).get_current_revision()

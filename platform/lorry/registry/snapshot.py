@@ -169,20 +169,29 @@ class Snapshot:
         check_digest(expected_sha256, found.sha256)
         return found
 
-    def list_models(self, caller: Caller) -> list[Resolution]:
-        """Every base and adapter that the caller may use now under its bare name, sorted by name."""
-        found: list[Resolution] = []
-        for grant in self.tables.grants.get(caller.tenant, _NO_GRANTS).values():
-            if grant.revoked_at is not None:
-                continue
-            if base := self.tables.bases.get(grant.resource):
-                found.append(self._base(base))
-            elif (adapter := self.tables.adapters.get(grant.resource)) and not adapter.deleted:
-                try:
-                    found.append(self._adapter(caller, adapter, AdapterName(adapter.tenant_name, adapter.name), ""))
-                except LorryError:
-                    continue  # it has no version that could be served now
-        return sorted(found, key=lambda item: item.name)
+    def grants_of(self, tenant: TenantId) -> Mapping[str, GrantEntry]:
+        """By resource. The same object in every snapshot in which no grant of the tenant changed."""
+        return self.tables.grants.get(tenant, _NO_GRANTS)
+
+    def resource_name(self, resource: str) -> str | None:
+        """The bare name of a base or an adapter by its id: for ever the same. None where it is not known here yet."""
+        if base := self.tables.bases.get(resource):
+            return base.resource
+        adapter = self.tables.adapters.get(resource)
+        return adapter.resource if adapter else None
+
+    def usable(self, caller: Caller, resource: str) -> Resolution | None:
+        """What the bare name of that base or adapter, which the caller has a grant on, means to it; None where it could
+        not be served now."""
+        if base := self.tables.bases.get(resource):
+            return self._base(base)
+        adapter = self.tables.adapters.get(resource)
+        if adapter is None or adapter.deleted:
+            return None
+        try:
+            return self._adapter(caller, adapter, AdapterName(adapter.tenant_name, adapter.name), "")
+        except LorryError:
+            return None
 
     def require_held(self, caller: Caller, held: Resolution, now: float) -> None:
         """Raises what a new request for the very version of ``held`` would get now: GrantRevoked, ModelNotFound,

@@ -9,8 +9,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Connection
 
 from lorry.errors import Unavailable
 from lorry.histogram import LAG_S, Histogram
@@ -39,10 +40,6 @@ LEAVE_S = 0.5
 _TICK_S = 0.05
 """While a poll runs the event loop turns at least this often: should the wake-up of another thread (SQLite's) be lost,
 what it has put into the loop's queue is found then."""
-
-FREEZE_PARTS = 20
-"""Of a full load, so often the garbage collector is told to pass over what there is. Entries are in no cycles, and a
-pass over a million of them stops the event loop for a second. What is frozen is still freed with its last reference."""
 
 _KINDS = frozenset(Kind)
 """A newer release may log kinds that this one does not know; then everything is read again."""
@@ -181,7 +178,7 @@ class SnapshotSource:
         """Whether it does within the timeout after its last sign of life, not counting time in which this process stood
         still."""
         self._moved()
-        time_of = asyncio.get_running_loop().time
+        time_of = time.monotonic
         while not task.done() and time_of() - self._moved_at < self._poll_timeout:
             began = time_of()
             await asyncio.wait({task}, timeout=_TICK_S)
@@ -195,39 +192,36 @@ class SnapshotSource:
         )
 
     async def _read(self) -> Snapshot:
-        async with self._database.read() as session:
-            if self._postgresql:  # all that one poll reads is of one moment; on SQLite it always is
-                await session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-            snapshot = self._snapshot
-            if snapshot is None:
-                return await self._load(session, await changes.current_epoch(session))
-            while True:
-                epoch, log = await changes.read_after(session, snapshot.epoch, DELTA_ROWS)
-                if epoch == snapshot.epoch:
-                    return snapshot
-                readable = _whole_epochs(log, snapshot.epoch)
-                if not readable:
-                    return await self._load(session, epoch)
-                snapshot = await _apply(session, snapshot, readable)
-                self._moved()
-                if snapshot.epoch == epoch:
-                    return snapshot
+        return await self._database.of_one_moment(partial(self._newer, self._snapshot))
 
-    async def _load(self, session: AsyncSession, epoch: int) -> Snapshot:
+    def _newer(self, snapshot: Snapshot | None, connection: Connection) -> Snapshot:
+        while True:
+            epoch, log = changes.read_after(connection, snapshot.epoch if snapshot else 0, DELTA_ROWS)
+            if snapshot is None:
+                return self._load(connection, epoch)
+            if epoch == snapshot.epoch:
+                return snapshot
+            readable = _whole_epochs(log, snapshot.epoch)
+            if not readable:
+                return self._load(connection, epoch)
+            snapshot = _apply(connection, snapshot, readable)
+            self._moved()
+            if snapshot.epoch == epoch:
+                return snapshot
+
+    def _load(self, connection: Connection, epoch: int) -> Snapshot:
         self.full_loads += 1
         snapshot = Snapshot(epoch, Tables(), self._peppers)
-        parts = 0
-        async for part in everything(session):
+        for part in everything(connection):
             snapshot = snapshot.replaced(epoch, part)
             self._moved()
-            parts += 1
-            if parts % FREEZE_PARTS == 0:
-                gc.freeze()
-            await asyncio.sleep(0)
+            # The collector is told to pass over what there is: entries are in no cycles, and a pass over a million of
+            # them stops the process for a second. What is frozen is still freed with its last reference.
+            gc.freeze()
         return snapshot
 
     def _moved(self) -> None:
-        self._moved_at = asyncio.get_running_loop().time()
+        self._moved_at = time.monotonic()
 
 
 def _whole_epochs(log: Sequence[Logged], after: int) -> Sequence[Logged]:
@@ -240,11 +234,11 @@ def _whole_epochs(log: Sequence[Logged], after: int) -> Sequence[Logged]:
     return log
 
 
-async def _apply(session: AsyncSession, old: Snapshot, log: Sequence[Logged]) -> Snapshot:
+def _apply(connection: Connection, old: Snapshot, log: Sequence[Logged]) -> Snapshot:
     wanted: dict[Kind, set[str]] = {kind: set() for kind in Kind}
     for change in log:
         wanted[Kind(change.kind)].add(change.subject)
-    return old.replaced(log[-1].epoch, await rows_of(session, wanted))
+    return old.replaced(log[-1].epoch, rows_of(connection, wanted))
 
 
 def _forget(task: asyncio.Task[Snapshot]) -> None:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from lorry.errors import LorryError
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 
 
 class VersionRef(Protocol):
     """One adapter version, opaque but for its identity (``lorry.adapters.manifest.AdapterRef`` is one)."""
 
     @property
-    def digest(self) -> AdapterDigest: ...
+    def key(self) -> AdapterKey: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +53,24 @@ class HostTier(Protocol[R_contra]):
     """
 
     def ensure(self, ref: R_contra) -> HostState:
-        """Where ``ref`` is, and start to fetch it if it is nowhere: one fetch per digest at a time.
+        """Where ``ref`` is, and start to fetch it if it is nowhere: one fetch per version at a time.
 
         A fetch's failure is answered as ``Failed`` by exactly one call; the call after it starts a new
-        fetch. (Residency asks once per digest and passes the failure on to every request that waited.)
-        ``Ready`` of a retained digest stays true until it is released.
+        fetch. (Residency asks once per version and passes the failure on to every request that waited.)
+        ``Ready`` of a retained version stays true until it is released.
         """
         ...
 
-    def tier_of(self, digest: AdapterDigest) -> str:
+    def tier_of(self, adapter: AdapterKey) -> str:
         """Where its bytes are now: ``host``, ``disk`` or ``object_store``. Starts nothing."""
         ...
 
-    def retain(self, digest: AdapterDigest) -> None:
+    def retain(self, adapter: AdapterKey) -> None:
         """Keep the host copy, there or still to come, until ``release``. Residency balances the two calls
-        and retains a digest at most once at a time."""
+        and retains a version at most once at a time."""
         ...
 
-    def release(self, digest: AdapterDigest) -> None:
+    def release(self, adapter: AdapterKey) -> None:
         """The copy may go. An unfinished fetch may go on or end."""
         ...
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Generic
 
 from lorry.errors import AdapterLoadFailed, InternalError, LorryError, SlotIntegrity
-from lorry.ids import AdapterDigest, ChunkId, Generation, RequestId, SlotId
+from lorry.ids import AdapterKey, ChunkId, Generation, RequestId, SlotId
 from lorry.memory import AdapterNeed, MemoryLedger
 from lorry.residency.host import Failed, Fetching, HostTier, R, Ready
 from lorry.residency.slots import Slot, SlotTable
@@ -28,22 +28,22 @@ class AdapterState(StrEnum):
 class Placement:
     """Where a pinned request runs. ``loaded``: the slot was filled just now, so this step's plan must carry
     the load of ``chunks`` (none where it has no rank rows) and extras, after unloading ``evicted``; ``displaced`` are
-    the digests that lost their slot."""
+    the adapters that lost their slot."""
 
     slot: SlotId
     generation: Generation
-    digest: AdapterDigest
+    adapter: AdapterKey
     chunks: tuple[ChunkId, ...]
     loaded: bool
     evicted: tuple[SlotId, ...] = ()
-    displaced: tuple[AdapterDigest, ...] = ()
+    displaced: tuple[AdapterKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A fetch ended: the version is on the host, or ``error`` says why not."""
 
-    digest: AdapterDigest
+    adapter: AdapterKey
     error: LorryError | None
 
 
@@ -71,30 +71,30 @@ class Residency(Generic[R]):
         self._ledger = ledger
         self._host = host
         self._slots = SlotTable(ledger, ledger.config.max_slots)
-        self._versions: dict[AdapterDigest, _Version[R]] = {}
-        self._held_by: dict[RequestId, AdapterDigest] = {}
+        self._versions: dict[AdapterKey, _Version[R]] = {}
+        self._held_by: dict[RequestId, AdapterKey] = {}
         self._pinned_by: dict[RequestId, Slot] = {}
-        self._asking: deque[AdapterDigest] = deque()
+        self._asking: deque[AdapterKey] = deque()
         self._draining: frozenset[SlotId] = frozenset()
         self.evictions = 0
         """Slots that were emptied for room since start."""
 
-    def state_of(self, digest: AdapterDigest) -> AdapterState:
-        version = self._versions.get(digest)
+    def state_of(self, adapter: AdapterKey) -> AdapterState:
+        version = self._versions.get(adapter)
         return AdapterState.ABSENT if version is None else version.state
 
-    def need_of(self, digest: AdapterDigest) -> AdapterNeed:
+    def need_of(self, adapter: AdapterKey) -> AdapterNeed:
         """What it takes on the device; known once it is ON_HOST."""
-        return self._versions[digest].need
+        return self._versions[adapter].need
 
-    def tier_of(self, digest: AdapterDigest) -> str:
+    def tier_of(self, adapter: AdapterKey) -> str:
         """``device``, ``host``, ``disk`` or ``object_store``, as a request for it would find it now."""
-        return "device" if self._slots.find(digest) is not None else self._host.tier_of(digest)
+        return "device" if self._slots.find(adapter) is not None else self._host.tier_of(adapter)
 
     @property
-    def resident(self) -> Set[AdapterDigest]:
+    def resident(self) -> Set[AdapterKey]:
         """Digests in a slot; a live view."""
-        return self._slots.digests
+        return self._slots.adapters
 
     @property
     def fetching(self) -> bool:
@@ -105,19 +105,19 @@ class Residency(Generic[R]):
         the error of a fetch that has failed just now (the next hold tries again)."""
         if owner in self._held_by:
             raise InternalError(f"request {owner} holds an adapter version already")
-        digest = ref.digest
-        version = self._versions.setdefault(digest, _Version(ref))
+        adapter = ref.key
+        version = self._versions.setdefault(adapter, _Version(ref))
         if not version.holders:
-            self._host.retain(digest)
+            self._host.retain(adapter)
         version.holders.add(owner)
-        self._held_by[owner] = digest
+        self._held_by[owner] = adapter
         if version.state is AdapterState.ABSENT:
-            arrival = self._ask(digest, version)
+            arrival = self._ask(adapter, version)
             if arrival is not None and arrival.error is not None:
                 # The first answer may be a fetch's failure that nobody stayed to hear of. This one tries anew.
-                arrival = self._ask(digest, version)
+                arrival = self._ask(adapter, version)
             if arrival is None:
-                self._asking.append(digest)
+                self._asking.append(adapter)
             elif arrival.error is not None:
                 self.release(owner)
                 raise arrival.error
@@ -125,26 +125,26 @@ class Residency(Generic[R]):
 
     def release(self, owner: RequestId) -> None:
         """End ``owner``'s hold. Nothing happens if it has none. It must not be pinned any more."""
-        digest = self._held_by.pop(owner, None)
-        if digest is None:
+        adapter = self._held_by.pop(owner, None)
+        if adapter is None:
             return
         if owner in self._pinned_by:
-            raise SlotIntegrity(f"request {owner} released adapter {digest} while it was pinned")
-        version = self._versions[digest]
+            raise SlotIntegrity(f"request {owner} released adapter {adapter} while it was pinned")
+        version = self._versions[adapter]
         version.holders.remove(owner)
         if not version.holders:
-            self._host.release(digest)
+            self._host.release(adapter)
             if version.state is not AdapterState.RESIDENT:
-                self._forget(digest)
+                self._forget(adapter)
 
     def poll(self, limit: int = 64) -> list[Arrival]:
         """Ask the host tier about at most ``limit`` versions under way, in turn; the ones that ended."""
         arrivals: list[Arrival] = []
         for _ in range(min(limit, len(self._asking))):
-            digest = self._asking.popleft()
-            arrival = self._ask(digest, self._versions[digest])
+            adapter = self._asking.popleft()
+            arrival = self._ask(adapter, self._versions[adapter])
             if arrival is None:
-                self._asking.append(digest)
+                self._asking.append(adapter)
             else:
                 arrivals.append(arrival)
         return arrivals
@@ -164,11 +164,11 @@ class Residency(Generic[R]):
 
         None, and nothing changed, while there is no room, or no bytes for it, or the version is not on the host.
         """
-        digest = self._held_by[owner]
-        version = self._versions[digest]
-        row = self._slots.find(digest)
+        adapter = self._held_by[owner]
+        version = self._versions[adapter]
+        row = self._slots.find(adapter)
         evicted: list[Slot] = []
-        displaced: tuple[AdapterDigest, ...] = ()
+        displaced: tuple[AdapterKey, ...] = ()
         loaded = row is None
         if row is None:
             room = self.room_for(owner, force=force) if victims is None else victims
@@ -176,15 +176,15 @@ class Residency(Generic[R]):
                 return None
             if self._ledger.bytes_of(version.need) > self._ledger.bytes_free + sum(r.size for r in room):
                 return None
-            evicted, displaced = room, tuple(d for d in (r.digest for r in room) if d is not None)
+            evicted, displaced = room, tuple(r.adapter for r in room if r.adapter is not None)
             for victim in room:
                 self.evict(victim)
-            row = self._slots.fill(digest, version.need)
+            row = self._slots.fill(adapter, version.need)
             version.state = AdapterState.RESIDENT
         self._slots.pin(row, owner)
         self._pinned_by[owner] = row
         chunks = () if row.grant is None else row.grant.chunks
-        return Placement(row.slot, row.generation, digest, chunks, loaded, tuple(r.slot for r in evicted), displaced)
+        return Placement(row.slot, row.generation, adapter, chunks, loaded, tuple(r.slot for r in evicted), displaced)
 
     @property
     def unpinned_bytes(self) -> int:
@@ -197,13 +197,13 @@ class Residency(Generic[R]):
         held = [r for r in rows if self._holders(r)] if force else []
         return [*(r for r in rows if not self._holders(r)), *held]
 
-    def evict(self, row: Slot) -> AdapterDigest | None:
-        """Empty an idle slot for the room or the bytes; the digest that lost it."""
+    def evict(self, row: Slot) -> AdapterKey | None:
+        """Empty an idle slot for the room or the bytes; the adapter that lost it."""
         self._ledger.eviction.evicted(row.worth)
         self.evictions += 1
-        digest = row.digest
+        adapter = row.adapter
         self._evict(row)
-        return digest
+        return adapter
 
     def unpin(self, owner: RequestId, at_step: int) -> None:
         """Drop the pin (nothing happens without one); ``at_step`` is the last step that ``owner`` was in."""
@@ -220,30 +220,30 @@ class Residency(Generic[R]):
         """The runner could not fill the slot and nobody is pinned to it any more: empty it. Other holders of
         the version ask the host tier anew. Nothing happens if that fill is gone already."""
         row = self._slots[slot]
-        if row.digest is not None and row.generation == generation:
+        if row.adapter is not None and row.generation == generation:
             self._evict(row)
 
-    def lose(self, digest: AdapterDigest) -> SlotId | None:
+    def lose(self, adapter: AdapterKey) -> SlotId | None:
         """The device's copy is damaged, or not wanted any more: empty its slot, and say which. None, and nothing
         changed, while somebody is pinned to it, or where it is not resident."""
-        row = self._slots.find(digest)
+        row = self._slots.find(adapter)
         if row is None or row.pins:
             return None
         self._evict(row)
         return row.slot
 
-    def drain(self, digest: AdapterDigest) -> frozenset[SlotId]:
-        """Choose the slots that ``digest``'s load shall get: those with the fewest pins that make enough
+    def drain(self, adapter: AdapterKey) -> frozenset[SlotId]:
+        """Choose the slots that ``adapter``'s load shall get: those with the fewest pins that make enough
         room. They are remembered in ``draining``; who admits requests keeps them off these."""
-        room = self._slots.room(self._versions[digest].need, self._slots.quietest())
+        room = self._slots.room(self._versions[adapter].need, self._slots.quietest())
         self._draining = frozenset(r.slot for r in room or ())
         return self._draining
 
     def stop_draining(self) -> None:
         self._draining = frozenset()
 
-    def is_draining(self, digest: AdapterDigest) -> bool:
-        row = self._slots.find(digest)
+    def is_draining(self, adapter: AdapterKey) -> bool:
+        row = self._slots.find(adapter)
         return row is not None and row.slot in self._draining
 
     @property
@@ -252,42 +252,43 @@ class Residency(Generic[R]):
         return all(not self._slots[slot].pins for slot in self._draining)
 
     def slots(self) -> list[dict[str, Any]]:
-        """Filled slots as JSON values: slot, generation, digest, chunks, extra_bytes, pins, holds."""
+        """Filled slots as JSON values: slot, generation, digest, scope, chunks, extra_bytes, pins, holds."""
         return [
             {
                 "slot": int(row.slot),
                 "generation": int(row.generation),
-                "digest": str(row.digest),
+                "digest": row.adapter.digest,
+                "scope": row.adapter.scope,
                 "chunks": row.chunks,
                 "extra_bytes": row.extra_bytes,
                 "pins": len(row.pins),
-                "holds": len(self._versions[row.digest].holders),
+                "holds": len(self._versions[row.adapter].holders),
             }
             for row in self._slots
-            if row.digest is not None
+            if row.adapter is not None
         ]
 
     def check_integrity(self) -> None:
         """Raises SlotIntegrity where holds, pins, slots and states contradict each other."""
         self._slots.check_integrity()
-        for digest, version in self._versions.items():
-            if (version.state is AdapterState.RESIDENT) != (self._slots.find(digest) is not None):
-                raise SlotIntegrity(f"adapter {digest} is {version.state} but the slot table says otherwise")
-            if (version.state is AdapterState.FETCHING) != (digest in self._asking):
-                raise SlotIntegrity(f"adapter {digest} is {version.state} but its fetch is asked after, or not")
+        for adapter, version in self._versions.items():
+            if (version.state is AdapterState.RESIDENT) != (self._slots.find(adapter) is not None):
+                raise SlotIntegrity(f"adapter {adapter} is {version.state} but the slot table says otherwise")
+            if (version.state is AdapterState.FETCHING) != (adapter in self._asking):
+                raise SlotIntegrity(f"adapter {adapter} is {version.state} but its fetch is asked after, or not")
             if not version.holders and version.state is not AdapterState.RESIDENT:
-                raise SlotIntegrity(f"adapter {digest} is remembered although nobody holds it")
-            if {o for o, d in self._held_by.items() if d == digest} != version.holders:
-                raise SlotIntegrity(f"adapter {digest}: its holders and their holds differ")
+                raise SlotIntegrity(f"adapter {adapter} is remembered although nobody holds it")
+            if {o for o, held in self._held_by.items() if held == adapter} != version.holders:
+                raise SlotIntegrity(f"adapter {adapter}: its holders and their holds differ")
         if len(set(self._asking)) != len(self._asking):
             raise SlotIntegrity("one version is asked after twice")
         for row in self._slots:
             if row.pins != {o for o, r in self._pinned_by.items() if r is row}:
                 raise SlotIntegrity(f"slot {row.slot}: its pins and their owners differ")
-            if any(self._held_by.get(owner) != row.digest for owner in row.pins):
+            if any(self._held_by.get(owner) != row.adapter for owner in row.pins):
                 raise SlotIntegrity(f"slot {row.slot} is pinned by a request that does not hold its version")
 
-    def _ask(self, digest: AdapterDigest, version: _Version[R]) -> Arrival | None:
+    def _ask(self, adapter: AdapterKey, version: _Version[R]) -> Arrival | None:
         """Sets the version's state. None: still under way, and the caller keeps asking."""
         answer = self._host.ensure(version.ref)
         if isinstance(answer, Fetching):
@@ -295,14 +296,14 @@ class Residency(Generic[R]):
             return None
         if isinstance(answer, Failed):
             version.state = AdapterState.ABSENT
-            return Arrival(digest, answer.error)
+            return Arrival(adapter, answer.error)
         reason = self._never_fits(answer)
         if reason is not None:
             version.state = AdapterState.ABSENT
-            return Arrival(digest, AdapterLoadFailed(f"adapter {digest} {reason}"))
+            return Arrival(adapter, AdapterLoadFailed(f"adapter {adapter} {reason}"))
         version.state = AdapterState.ON_HOST
         version.need = AdapterNeed(self._chunks_of(answer), answer.extra_bytes)
-        return Arrival(digest, None)
+        return Arrival(adapter, None)
 
     def _chunks_of(self, ready: Ready) -> int:
         return self._ledger.chunks_for(ready.rank) if ready.chunks is None else ready.chunks
@@ -333,23 +334,23 @@ class Residency(Generic[R]):
         return self._slots.room(need, self.idle(force=force))
 
     def _holders(self, row: Slot) -> set[RequestId]:
-        return set() if row.digest is None else self._versions[row.digest].holders
+        return set() if row.adapter is None else self._versions[row.adapter].holders
 
     def _evict(self, row: Slot) -> None:
-        digest = row.digest
+        adapter = row.adapter
         self._slots.empty(row)
-        if digest is None:
+        if adapter is None:
             return
-        version = self._versions[digest]
+        version = self._versions[adapter]
         if version.holders:
             version.state = AdapterState.FETCHING  # retained on the host as a rule; the next poll finds out
-            self._asking.append(digest)
+            self._asking.append(adapter)
         else:
-            self._forget(digest)
+            self._forget(adapter)
 
-    def _forget(self, digest: AdapterDigest) -> None:
-        if self._versions.pop(digest).state is AdapterState.FETCHING:
-            self._asking.remove(digest)
+    def _forget(self, adapter: AdapterKey) -> None:
+        if self._versions.pop(adapter).state is AdapterState.FETCHING:
+            self._asking.remove(adapter)
 
 
 __all__ = ["AdapterState", "Arrival", "Placement", "Residency"]

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, KeysView
 from dataclasses import dataclass, field
 
 from lorry.errors import SlotIntegrity
-from lorry.ids import AdapterDigest, Generation, RequestId, SlotId
+from lorry.ids import AdapterKey, Generation, RequestId, SlotId
 from lorry.memory import AdapterGrant, AdapterNeed, MemoryLedger
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One row. Empty: ``digest`` and ``grant`` are None. ``size`` are the bytes of its chunks and extras. ``last_step``
-    is the last step that may read the row; until it is done the row can neither be evicted nor filled."""
+    """One row. Empty: ``adapter`` and ``grant`` are None. ``size`` are the bytes of its chunks and extras.
+    ``last_step`` is the last step that may read the row; until it is done the row can neither be evicted nor filled."""
 
     slot: SlotId
     generation: Generation
-    digest: AdapterDigest | None = None
+    adapter: AdapterKey | None = None
     grant: AdapterGrant | None = None
     size: int = 0
     pins: set[RequestId] = field(default_factory=set)
@@ -42,7 +42,7 @@ class SlotTable:
     def __init__(self, ledger: MemoryLedger, count: int) -> None:
         self._ledger = ledger
         self._rows = [Slot(SlotId(i), Generation(0)) for i in range(count)]
-        self._by_digest: dict[AdapterDigest, Slot] = {}
+        self._by_adapter: dict[AdapterKey, Slot] = {}
         self._clock = 0
         self._unpinned_bytes = 0
 
@@ -52,13 +52,13 @@ class SlotTable:
     def __getitem__(self, slot: SlotId) -> Slot:
         return self._rows[slot]
 
-    def find(self, digest: AdapterDigest) -> Slot | None:
-        return self._by_digest.get(digest)
+    def find(self, adapter: AdapterKey) -> Slot | None:
+        return self._by_adapter.get(adapter)
 
     @property
-    def digests(self) -> KeysView[AdapterDigest]:
-        """Digests of filled slots; at most one slot holds a digest."""
-        return self._by_digest.keys()
+    def adapters(self) -> KeysView[AdapterKey]:
+        """Those of filled slots; at most one slot holds a version."""
+        return self._by_adapter.keys()
 
     @property
     def unpinned_bytes(self) -> int:
@@ -77,27 +77,27 @@ class SlotTable:
         row.last_step = max(row.last_step, at_step)
         self._touch(row)
 
-    def fill(self, digest: AdapterDigest, need: AdapterNeed) -> Slot:
+    def fill(self, adapter: AdapterKey, need: AdapterNeed) -> Slot:
         """Take the lowest empty slot and the memory; the caller has made the room."""
-        row = next((r for r in self._rows if r.digest is None and self._settled(r)), None)
+        row = next((r for r in self._rows if r.adapter is None and self._settled(r)), None)
         grant = None if row is None else self._ledger.take_adapter(need)
         if row is None or grant is None:
-            raise SlotIntegrity(f"adapter {digest}: a slot was filled although there is no room for it")
-        row.digest, row.grant, row.size = digest, grant, self._ledger.bytes_of(need)
+            raise SlotIntegrity(f"adapter {adapter}: a slot was filled although there is no room for it")
+        row.adapter, row.grant, row.size = adapter, grant, self._ledger.bytes_of(need)
         row.generation = Generation(row.generation + 1)
-        self._by_digest[digest] = row
+        self._by_adapter[adapter] = row
         self._unpinned_bytes += row.size
         self._touch(row)
         return row
 
     def empty(self, row: Slot) -> None:
         """Forget the row's adapter. Its memory, and the row, are usable once its last step is done."""
-        if row.digest is None or row.grant is None or row.pins:
+        if row.adapter is None or row.grant is None or row.pins:
             raise SlotIntegrity(f"slot {row.slot} is empty or pinned and cannot be emptied")
         self._unpinned_bytes -= row.size
         self._ledger.free_adapter(row.grant, row.last_step)
-        del self._by_digest[row.digest]
-        row.digest, row.grant, row.size = None, None, 0
+        del self._by_adapter[row.adapter]
+        row.adapter, row.grant, row.size = None, None, 0
 
     def room(self, need: AdapterNeed, candidates: Iterable[Slot]) -> list[Slot] | None:
         """Of ``candidates``, the first in their order, and none too many, whose going makes room for one adapter as far
@@ -108,7 +108,7 @@ class SlotTable:
         chunks = ledger.chunk_ids_free - need.chunks
         extras = ledger.extra_bytes_free - need.extra_bytes
         both = ledger.adapter_bytes_free - ledger.bytes_of(need)
-        empty = sum(1 for r in self._rows if r.digest is None and self._settled(r)) - 1
+        empty = sum(1 for r in self._rows if r.adapter is None and self._settled(r)) - 1
         for row in candidates:
             if chunks >= 0 and extras >= 0 and both >= 0 and empty >= 0:
                 break
@@ -124,22 +124,22 @@ class SlotTable:
 
     def evictable(self) -> list[Slot]:
         """Filled, unpinned, and no step in flight reads it; least worth first."""
-        idle = [r for r in self._rows if r.digest is not None and not r.pins and self._settled(r)]
+        idle = [r for r in self._rows if r.adapter is not None and not r.pins and self._settled(r)]
         return sorted(idle, key=lambda r: (r.worth, r.last_use))
 
     def quietest(self) -> list[Slot]:
         """Every filled slot, fewest pins first, then least recently used: the order to drain them in."""
-        return sorted((r for r in self._rows if r.digest is not None), key=lambda r: (len(r.pins), r.last_use))
+        return sorted((r for r in self._rows if r.adapter is not None), key=lambda r: (len(r.pins), r.last_use))
 
     def check_integrity(self) -> None:
         """Raises SlotIntegrity where the table contradicts itself or the ledger."""
         chunks: set[int] = set()
         extras = 0
         for row in self._rows:
-            if (row.digest is None) != (row.grant is None) or (row.pins and row.digest is None):
+            if (row.adapter is None) != (row.grant is None) or (row.pins and row.adapter is None):
                 raise SlotIntegrity(f"slot {row.slot} is half empty: {row}")
-            if row.digest is not None and self._by_digest.get(row.digest) is not row:
-                raise SlotIntegrity(f"slot {row.slot} is not the one that its digest is found by")
+            if row.adapter is not None and self._by_adapter.get(row.adapter) is not row:
+                raise SlotIntegrity(f"slot {row.slot} is not the one that its adapter is found by")
             if row.grant is not None:
                 if not chunks.isdisjoint(row.grant.chunks):
                     raise SlotIntegrity(f"slot {row.slot} shares an adapter chunk with another")
@@ -147,8 +147,8 @@ class SlotTable:
                 extras += row.grant.extra_bytes
             if row.size != self._ledger.bytes_of(AdapterNeed(row.chunks, row.extra_bytes)):
                 raise SlotIntegrity(f"slot {row.slot} has other bytes than its chunks and extras")
-        if len(self._by_digest) != sum(r.digest is not None for r in self._rows):
-            raise SlotIntegrity("a digest is found in a slot that does not hold it")
+        if len(self._by_adapter) != sum(r.adapter is not None for r in self._rows):
+            raise SlotIntegrity("an adapter is found in a slot that does not hold it")
         if self._unpinned_bytes != sum(row.size for row in self._rows if not row.pins):
             raise SlotIntegrity("the count of adapters' bytes without a pin is wrong")
         use = self._ledger.use()

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Generic
 
 from lorry.errors import InternalError
-from lorry.ids import AdapterDigest, SequenceId, TenantId
+from lorry.ids import AdapterKey, SequenceId, TenantId
 from lorry.kvcache import Block, BlockTables, PrefixIndex
 from lorry.memory import AdapterNeed, MemoryLedger
 from lorry.residency import AdapterState, Placement, Residency
@@ -158,8 +158,8 @@ class Admission(Generic[R]):
         own = devices.ledger.pages_for(most) - len(blocks)
         spare = running if self._overcommit else 0
         placement: Placement | None = None
-        if entry.digest is not None:
-            found = self._place(entry, entry.digest, own, spare, force)
+        if entry.adapter is not None:
+            found = self._place(entry, entry.adapter, own, spare, force)
             placement, lack = (found, None) if isinstance(found, Placement) else (None, found)
         elif not devices.reclaimer.secure(own, spare=spare, force=force):
             lack = Lack.MEMORY
@@ -172,14 +172,14 @@ class Admission(Generic[R]):
         self._waiting.served(entry.request.tenant)
         self.forget(entry)
         if placement is not None and placement.loaded:
-            self._waiting.refile(placement.digest)
+            self._waiting.refile(placement.adapter)
         return Admitted(entry, sequence, placement, blocks)
 
-    def _place(self, entry: Entry[R], digest: AdapterDigest, own: int, spare: int, force: bool) -> Placement | Lack:
+    def _place(self, entry: Entry[R], adapter: AdapterKey, own: int, spare: int, force: bool) -> Placement | Lack:
         """Pin its slot beside ``own`` pages that can be had."""
         residency, reclaimer = self._residency, self._devices.reclaimer
         owner = entry.request.request_id
-        if digest in residency.resident:
+        if adapter in residency.resident:
             if not reclaimer.in_reach(own + spare):
                 return Lack.MEMORY
             pinned = residency.pin(owner)
@@ -187,7 +187,7 @@ class Admission(Generic[R]):
                 return pinned
             residency.unpin(owner, -1)
             return Lack.MEMORY
-        need = residency.need_of(digest)
+        need = residency.need_of(adapter)
         if self._too_tight(need, force=force):
             return Lack.ROOM
         victims = residency.room_for(owner, force=force)
@@ -211,8 +211,8 @@ class Admission(Generic[R]):
             return None
         if first.lack is Lack.MEMORY:
             return Lack.MEMORY
-        digest = entry.digest
-        if digest is None or (digest in self._residency.resident and not self._residency.is_draining(digest)):
+        adapter = entry.adapter
+        if adapter is None or (adapter in self._residency.resident and not self._residency.is_draining(adapter)):
             return None
         return Lack.ROOM
 
@@ -220,8 +220,8 @@ class Admission(Generic[R]):
         self._passes_left -= 1
         self._ageing.passed_over(entry, lack, self._plan, self._now)
         # Again once nothing is left to drain: what was drained may have gone to an earlier arrival.
-        if entry is self.starving and lack is Lack.ROOM and entry.digest is not None and self._residency.drained:
-            self._residency.drain(entry.digest)
+        if entry is self.starving and lack is Lack.ROOM and entry.adapter is not None and self._residency.drained:
+            self._residency.drain(entry.adapter)
 
     def _choose_starving(self) -> None:
         before = self.starving
@@ -229,8 +229,8 @@ class Admission(Generic[R]):
             self._residency.stop_draining()
 
     def _lacks_only_room(self, entry: Entry[R]) -> bool:
-        digest = entry.digest
-        return digest is None or self._residency.state_of(digest) in (AdapterState.ON_HOST, AdapterState.RESIDENT)
+        adapter = entry.adapter
+        return adapter is None or self._residency.state_of(adapter) in (AdapterState.ON_HOST, AdapterState.RESIDENT)
 
 
 __all__ = ["Admission", "Admitted", "Devices"]

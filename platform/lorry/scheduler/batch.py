@@ -104,7 +104,7 @@ class Batch(Generic[R]):
                         1,
                         running.slot,
                         running.generation,
-                        running.digest,
+                        running.adapter,
                         running.table,
                         running.cached,
                         0,
@@ -165,7 +165,7 @@ class Batch(Generic[R]):
         if len(tables) != len(self._running):
             raise InternalError("running sequences and their block tables differ")
         for r in self._order:
-            if r.digest is not None and r.request_id not in residency.pinned(r.slot, r.generation):
+            if r.adapter is not None and r.request_id not in residency.pinned(r.slot, r.generation):
                 raise SlotIntegrity(f"sequence {r.sequence} runs on slot {r.slot} without a pin on that fill")
             if [block.page for block in r.blocks] != list(tables.pages(r.sequence)[: len(r.blocks)]):
                 raise InternalError(f"sequence {r.sequence}: its table does not begin with the pages it shares")

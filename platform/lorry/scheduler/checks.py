@@ -80,8 +80,8 @@ def fault_of(row: SequenceStep, result: SequenceResult | None) -> LorryError | N
     if result.fault is not None:
         text = f"sequence {row.sequence} ended by a fault of its step: {result.fault}"
         return _REASONS.get(result.fault, InternalError)(text)
-    if result.adapter != row.digest:
-        return SlotIntegrity(f"slot {row.slot} holds adapter {result.adapter} but {row.digest} was planned")
+    if result.adapter != row.adapter:
+        return SlotIntegrity(f"slot {row.slot} holds adapter {result.adapter} but {row.adapter} was planned")
     if len(result.tokens) != row.logit_rows:
         return InternalError(f"sequence {row.sequence}: {len(result.tokens)} tokens for {row.logit_rows} logit rows")
     if len(result.prompt_logprobs) != row.score_rows:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic
 
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 from lorry.kvcache import BlockHash
 from lorry.residency.host import R
 from lorry.scheduler.requests import ScheduledRequest
@@ -48,7 +48,7 @@ class Entry(Generic[R]):
     tokens: int
     added_at: float
     tier: str
-    digest: AdapterDigest | None
+    adapter: AdapterKey | None
     place: Place = Place.WAITING
     ready_at: float | None = None
     root: BlockHash | None = None

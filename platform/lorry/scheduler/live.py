@@ -89,16 +89,16 @@ class LiveRequests(Generic[R]):
         """As ``Scheduler.add``."""
         tokens = self._check(request, now)
         ref = request.ref
-        tier = "base" if ref is None else self._residency.tier_of(ref.digest)
+        tier = "base" if ref is None else self._residency.tier_of(ref.key)
         if request.reject_cold and tier not in ("base", "device", "host"):
             raise AdapterCold(
-                f"adapter {ref.digest if ref else ''} is in tier {tier!r} and the request rejects "
+                f"adapter {ref.key if ref else ''} is in tier {tier!r} and the request rejects "
                 "cold adapters; preload it, or allow the wait",
                 metadata={"tier": tier},
                 retry_after_s=1.0,
             )
         state = None if ref is None else self._residency.hold(request.request_id, ref)
-        entry = Entry(request, self._arrivals, tokens, now, tier, None if ref is None else ref.digest)
+        entry = Entry(request, self._arrivals, tokens, now, tier, None if ref is None else ref.key)
         if state in (AdapterState.ON_HOST, AdapterState.RESIDENT):
             entry.ready_at = now
         self._arrivals += 1
@@ -173,14 +173,14 @@ class LiveRequests(Generic[R]):
 
     def take_arrivals(self, now: float) -> None:
         for arrival in self._residency.poll():
-            waiting = self._waiting.wanting(arrival.digest)
-            following = [e for entries in self._followers.values() for e in entries if e.digest == arrival.digest]
+            waiting = self._waiting.wanting(arrival.adapter)
+            following = [e for entries in self._followers.values() for e in entries if e.adapter == arrival.adapter]
             for entry in (*waiting, *following):
                 if arrival.error is not None:
                     self.end(entry.request.request_id, arrival.error)
                 elif entry.ready_at is None:
                     entry.ready_at = now
-            self._waiting.refile(arrival.digest)
+            self._waiting.refile(arrival.adapter)
 
     def note_service(self, seconds: float) -> None:
         """How long one ran that has ended well."""

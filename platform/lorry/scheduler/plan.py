@@ -6,10 +6,10 @@ sampled token, so a plan for step k+1 can be made while step k runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lorry.ids import AdapterDigest, ChunkId, Generation, PageId, SequenceId, SlotId
+from lorry.ids import AdapterKey, ChunkId, Generation, PageId, SequenceId, SlotId
 from lorry.request import OutputParams, SamplingParams, TokenLogprobs
 
 
@@ -23,7 +23,7 @@ class NewSequence:
     """
 
     sequence: SequenceId
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] = field(repr=False)
     prompt_tokens: int
     sampling: SamplingParams
     choice: int = 0
@@ -32,7 +32,7 @@ class NewSequence:
 
 @dataclass(frozen=True, slots=True)
 class SlotLoad:
-    """Copy the host tier's device image of ``digest`` into ``chunks``, then publish the slot.
+    """Copy the host tier's device image of ``adapter`` into ``chunks``, then publish the slot.
 
     The runner does this before the step's forward pass, in order. ``chunks`` are ``ceil(rank / chunk_rank)`` of them,
     not necessarily adjacent, in rank order; none for an adapter without rank rows. What else the adapter brings has its
@@ -41,7 +41,7 @@ class SlotLoad:
 
     slot: SlotId
     generation: Generation
-    digest: AdapterDigest
+    adapter: AdapterKey
     chunks: tuple[ChunkId, ...]
 
 
@@ -54,7 +54,7 @@ class SequenceStep(NamedTuple):
     (start == number of known ids - 1) takes the last known id, sampled or given.
     ``logit_rows`` counts the last query rows that need logits and a sampled token: 0 for a prefill
     chunk that is not the last, 1 otherwise. ``block_table`` covers positions 0 .. start+query_len-1.
-    ``slot`` is BASE_SLOT for the base; else (slot, generation, digest) must match the device's table.
+    ``slot`` is BASE_SLOT for the base; else (slot, generation, adapter) must match the device's table.
 
     The first ``shared_pages`` pages of the table hold another sequence's keys and values of the same prefix: they are
     read and never written or cleared. ``start`` may lie within them by one token only, where the whole prompt was
@@ -69,7 +69,7 @@ class SequenceStep(NamedTuple):
     logit_rows: int
     slot: SlotId
     generation: Generation
-    digest: AdapterDigest | None
+    adapter: AdapterKey | None
     block_table: tuple[PageId, ...]
     shared_pages: int = 0
     score_rows: int = 0
@@ -109,7 +109,7 @@ class SequenceResult(NamedTuple):
 
     sequence: SequenceId
     tokens: tuple[int, ...]
-    adapter: AdapterDigest | None
+    adapter: AdapterKey | None
     fault: str | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
@@ -122,7 +122,7 @@ class StepResult:
     seconds: float
     failed_loads: tuple[tuple[SlotId, str], ...] = ()
     """Slots whose load did not happen, with the reason; no sequence on them ran."""
-    lost: tuple[AdapterDigest, ...] = ()
+    lost: tuple[AdapterKey, ...] = ()
     """Versions whose bytes on the device turned out to be others when their slot was unloaded: what was computed with
     them cannot be trusted."""
 

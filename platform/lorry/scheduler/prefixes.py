@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Generic
 
 from lorry.errors import InternalError
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 from lorry.kvcache import BlockTables, PrefixIndex, PrefixKey, block_hash, root_hash
 from lorry.residency.host import R
 from lorry.scheduler.entry import Entry
 from lorry.scheduler.running import NEVER, Running
 
-PrefixKeyOf = Callable[[AdapterDigest | None, bytes, str, str], PrefixKey]
+PrefixKeyOf = Callable[[AdapterKey | None, bytes, str, str], PrefixKey]
 """Completes (adapter, tenant salt, cache scope, owner) with what the engine knows of its base."""
 
 
@@ -58,7 +58,7 @@ class Prefixes(Generic[R]):
                 keys.append(block_hash(parent, running.ids(number * page, (number + 1) * page)))
             held = self._tables.pages(running.sequence)[number]
             before = running.blocks[-1] if running.blocks else None
-            block = self._index.publish(keys[number], before, held, running.digest)
+            block = self._index.publish(keys[number], before, held, running.adapter)
             if block is None:
                 running.publish_at = NEVER
                 return
@@ -76,7 +76,7 @@ class Prefixes(Generic[R]):
     def _root(self, entry: Entry[R], salt: bytes, scope: str, owner: str) -> None:
         if self._key_of is None:
             return
-        key = self._key_of(entry.digest, salt, scope, owner)
+        key = self._key_of(entry.adapter, salt, scope, owner)
         if own := entry.request.tokenizer_sha256:
             key = replace(key, tokenizer_sha256=own)
         entry.root = root_hash(key)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from lorry.errors import LorryError
-from lorry.ids import AdapterDigest, RequestId, TenantId
+from lorry.ids import AdapterKey, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 from lorry.residency.host import R
 
@@ -26,7 +26,7 @@ class ScheduledRequest(Generic[R]):
 
     request_id: RequestId
     tenant: TenantId
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...] = field(repr=False)
     ref: R | None
     sampling: SamplingParams
     stopping: StoppingParams
@@ -46,8 +46,8 @@ class ScheduledRequest(Generic[R]):
     @property
     def shared(self) -> tuple[object, ...]:
         """What all choices of one request have in common; on it rests that they may use one another's pages."""
-        digest = None if self.ref is None else self.ref.digest
-        return (self.tenant, self.prompt, digest, self.cache_salt, self.cache_scope)
+        adapter = None if self.ref is None else self.ref.key
+        return (self.tenant, self.prompt, adapter, self.cache_salt, self.cache_scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,13 @@ class SequenceUpdate:
     """
 
     request_id: RequestId
-    tokens: tuple[int, ...] = ()
-    adapter: AdapterDigest | None = None
+    tokens: tuple[int, ...] = field(default=(), repr=False)
+    adapter: AdapterKey | None = None
     first: FirstStep | None = None
     finish: Ending | None = None
     error: LorryError | None = None
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
+    prompt_logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
 
 __all__ = ["Ending", "FirstStep", "ScheduledRequest", "SequenceUpdate"]

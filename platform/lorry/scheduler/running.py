@@ -26,11 +26,11 @@ class Running(Generic[R]):
     """
 
     __slots__ = (
+        "adapter",
         "admitted_at",
         "blocks",
         "cached",
         "cached_prompt_tokens",
-        "digest",
         "entry",
         "first_token_at",
         "generation",
@@ -59,7 +59,7 @@ class Running(Generic[R]):
         request = entry.request
         self.entry = entry
         self.request_id = request.request_id
-        self.digest = entry.digest
+        self.adapter = entry.adapter
         self.admitted_at = now
         self.sequence = SequenceId(-1)
         self.slot: SlotId = BASE_SLOT
@@ -140,7 +140,7 @@ class Running(Generic[R]):
             1 if self.planned >= self.known else 0,
             self.slot,
             self.generation,
-            self.digest,
+            self.adapter,
             table,
             self.cached,
             score,
@@ -189,9 +189,9 @@ class Running(Generic[R]):
     def goes_on(self, row: SequenceStep, result: SequenceResult, now: float, distinct: int) -> bool:
         """Take in the result of a decode step with nothing remarkable about it, as nearly all are: no fault, no page
         that filled, no ending. False, and nothing changed, for every other: ``accept`` and its callers see to those."""
-        _, start, query_len, logit_rows, _, _, digest, _, _, score_rows = row
-        _, tokens, adapter, fault, _, _ = result
-        if query_len != 1 or logit_rows != 1 or score_rows or fault is not None or adapter != digest:
+        _, start, query_len, logit_rows, _, _, adapter, _, _, score_rows = row
+        _, tokens, ran, fault, _, _ = result
+        if query_len != 1 or logit_rows != 1 or score_rows or fault is not None or ran != adapter:
             return False
         if len(tokens) != 1 or self.first_token_at is None or start + 1 >= self.publish_at:
             return False

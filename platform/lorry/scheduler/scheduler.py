@@ -15,7 +15,7 @@ from lorry.errors import (
     RequestCancelled,
     SlotIntegrity,
 )
-from lorry.ids import AdapterDigest, RequestId, SlotId
+from lorry.ids import AdapterKey, RequestId, SlotId
 from lorry.kvcache import BlockTables, PrefixIndex
 from lorry.memory import AdapterNeed, MemoryLedger
 from lorry.residency import AdapterState, Placement, Residency
@@ -139,9 +139,9 @@ class Scheduler(Generic[R]):
         """Running requests that have put out a token since they joined, or resumed: the first in rank first."""
         return [running.request_id for running in self._batch if running.advanced]
 
-    def slot_lost(self, digest: AdapterDigest) -> None:
+    def slot_lost(self, adapter: AdapterKey) -> None:
         """As ``Versions.lost``."""
-        self.versions.lost(digest)
+        self.versions.lost(adapter)
 
     def drain_events(self) -> list[tuple[RequestId, LorryError]]:
         """Requests that ended outside a step since the last call: cancelled, expired, or their fetch failed."""
@@ -292,7 +292,7 @@ class Scheduler(Generic[R]):
             finished=self._batch.drain_finished(),
             new=tuple(j.running.as_new() for j in joined),
             unloads=(*unloads, *(slot for fill in fills for slot in fill.evicted)),
-            loads=tuple(SlotLoad(fill.slot, fill.generation, fill.digest, fill.chunks) for fill in fills),
+            loads=tuple(SlotLoad(fill.slot, fill.generation, fill.adapter, fill.chunks) for fill in fills),
             sequences=tuple(rows),
             idle_pages=idle_pages,
             idle_chunks=idle_chunks,
@@ -306,8 +306,8 @@ class Scheduler(Generic[R]):
         error = fault_of(row, result)
         if error is not None:
             self._live.remove(running.entry)
-            if row.digest is not None and isinstance(error, SlotIntegrity):
-                self.versions.lost(row.digest)
+            if row.adapter is not None and isinstance(error, SlotIntegrity):
+                self.versions.lost(row.adapter)
             return SequenceUpdate(running.request_id, error=error)
         if row.start + row.query_len >= running.publish_at:
             self._prefixes.publish(running, row.start + row.query_len)
@@ -332,10 +332,10 @@ class Scheduler(Generic[R]):
         damaged = {row.sequence for row in result.results if row.fault == SlotIntegrity.reason}
         empty = {slot for slot, _ in result.failed_loads}  # there was nothing on these that could change
         rows = plan.sequences if damaged else ()
-        found = {row.digest for row in rows if row.sequence in damaged and row.slot not in empty}
-        for digest in (*result.lost, *found):
-            if digest is not None:
-                self.versions.lost(digest)
+        found = {row.adapter for row in rows if row.sequence in damaged and row.slot not in empty}
+        for adapter in (*result.lost, *found):
+            if adapter is not None:
+                self.versions.lost(adapter)
 
     def _fail_loads(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         updates: list[SequenceUpdate] = []
@@ -348,15 +348,15 @@ class Scheduler(Generic[R]):
                 )
             for request_id in self._residency.pinned(slot, load.generation):
                 self._live.remove(self._live[request_id])
-                error = AdapterLoadFailed(f"adapter {load.digest} could not be loaded: {reason}")
+                error = AdapterLoadFailed(f"adapter {load.adapter} could not be loaded: {reason}")
                 updates.append(SequenceUpdate(request_id, error=error))
             self._residency.load_failed(slot, load.generation)
         return updates
 
-    def _load_need(self, digest: AdapterDigest) -> AdapterNeed | None:
-        if self._residency.state_of(digest) is not AdapterState.ON_HOST:
+    def _load_need(self, adapter: AdapterKey) -> AdapterNeed | None:
+        if self._residency.state_of(adapter) is not AdapterState.ON_HOST:
             return None
-        return self._residency.need_of(digest)
+        return self._residency.need_of(adapter)
 
     def _note_unload(self, slot: SlotId) -> None:
         """The next plan tells the device that the slot is empty."""

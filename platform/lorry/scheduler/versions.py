@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic
 
 from lorry.errors import FailedPrecondition, LorryError, SlotIntegrity
-from lorry.ids import AdapterDigest, SlotId
+from lorry.ids import AdapterKey, SlotId
 from lorry.kvcache import PrefixIndex
 from lorry.residency import Residency
 from lorry.residency.host import R
@@ -29,47 +29,43 @@ class Versions(Generic[R]):
         self._live = live
         self._unloaded = unloaded
 
-    def tier_of(self, digest: AdapterDigest) -> str:
+    def tier_of(self, adapter: AdapterKey) -> str:
         """Where a request for it would find it: ``device``, ``host``, ``disk`` or ``object_store``."""
-        return self._residency.tier_of(digest)
+        return self._residency.tier_of(adapter)
 
-    def live_on(self, digest: AdapterDigest) -> int:
+    def live_on(self, adapter: AdapterKey) -> int:
         """Requests that run or wait on it."""
-        return sum(entry.digest == digest for entry in self._live)
+        return sum(entry.adapter == adapter for entry in self._live)
 
-    def lost(self, digest: AdapterDigest) -> None:
-        """The device no longer holds what it loaded as ``digest``, and nobody knows since when: who has anything from
+    def lost(self, adapter: AdapterKey) -> None:
+        """The device no longer holds what it loaded as ``adapter``, and nobody knows since when: who has anything from
         it ends, preempted or not, and what was computed with it is not found in the prefix index any more. Its slot is
         emptied, so that the next request loads the version again."""
-        self._index.drop(digest)
-        for entry in [e for e in self._live if e.digest == digest and e.run is not None]:
+        self._index.drop(adapter)
+        for entry in [e for e in self._live if e.adapter == adapter and e.run is not None]:
             run = entry.run
             if entry.place is not Place.WAITING or (run is not None and (run.output or run.scored)):
-                text = f"adapter {digest}: its bytes on the device changed while this answer was made"
+                text = f"adapter {adapter}: its bytes on the device changed while this answer was made"
                 self._live.end(entry.request.request_id, SlotIntegrity(text))
-        self._empty_slot(digest)
+        self._empty_slot(adapter)
 
-    def evict(self, digest: AdapterDigest) -> bool:
+    def evict(self, adapter: AdapterKey) -> bool:
         """Take it off the device; False where it is not there. Raises FailedPrecondition while requests run or wait on
         it."""
-        if live := self.live_on(digest):
-            raise FailedPrecondition(f"adapter {digest}: {live} requests run or wait on it; wait until they have ended")
-        return self._empty_slot(digest)
+        if live := self.live_on(adapter):
+            raise FailedPrecondition(f"adapter {adapter}: {live} requests run or wait on it; wait until they end")
+        return self._empty_slot(adapter)
 
-    def forget(self, digest: AdapterDigest, error: LorryError) -> tuple[int, int]:
+    def forget(self, adapter: AdapterKey, error: LorryError) -> tuple[int, int]:
         """End every request on it with ``error``; its slot is empty and its prefixes are not found any more. How many
         slots and pages that were."""
-        for request_id in [entry.request.request_id for entry in self._live if entry.digest == digest]:
+        for request_id in [entry.request.request_id for entry in self._live if entry.adapter == adapter]:
             self._live.end(request_id, error)
-        pages = self.forget_prefixes(digest)
-        return int(self._empty_slot(digest)), pages
+        pages = self._index.drop(adapter)
+        return int(self._empty_slot(adapter)), pages
 
-    def forget_prefixes(self, digest: AdapterDigest) -> int:
-        """What was computed with it is not found in the prefix index any more; how many pages that were."""
-        return self._index.drop(digest)
-
-    def _empty_slot(self, digest: AdapterDigest) -> bool:
-        slot = self._residency.lose(digest)
+    def _empty_slot(self, adapter: AdapterKey) -> bool:
+        slot = self._residency.lose(adapter)
         if slot is not None:
             self._unloaded(slot)
         return slot is not None

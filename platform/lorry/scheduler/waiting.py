@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Generic
 
 from lorry.errors import InternalError
-from lorry.ids import AdapterDigest, TenantId
+from lorry.ids import AdapterKey, TenantId
 from lorry.memory import AdapterNeed
 from lorry.residency.host import R
 from lorry.scheduler.entry import Entry
@@ -35,11 +35,11 @@ class Lane(Generic[R]):
     of the need, rank of the head) under which the tenant's list of loadable lanes has it.
     """
 
-    __slots__ = ("digest", "entries", "filed", "need", "tenant")
+    __slots__ = ("adapter", "entries", "filed", "need", "tenant")
 
-    def __init__(self, tenant: TenantId, digest: AdapterDigest | None) -> None:
+    def __init__(self, tenant: TenantId, adapter: AdapterKey | None) -> None:
         self.tenant = tenant
-        self.digest = digest
+        self.adapter = adapter
         self.entries: deque[Entry[R]] = deque()
         self.need: AdapterNeed | None = None
         self.filed: tuple[NeedClass, Rank] | None = None
@@ -53,8 +53,8 @@ class _Tenant(Generic[R]):
     __slots__ = ("lanes", "loadable", "waiting")
 
     def __init__(self) -> None:
-        self.lanes: dict[AdapterDigest | None, Lane[R]] = {}
-        self.loadable: dict[NeedClass, list[tuple[Rank, AdapterDigest]]] = {}
+        self.lanes: dict[AdapterKey | None, Lane[R]] = {}
+        self.loadable: dict[NeedClass, list[tuple[Rank, AdapterKey]]] = {}
         self.waiting = 0
 
 
@@ -69,25 +69,25 @@ class WaitingQueue(Generic[R]):
     turn: ``served`` moves a tenant behind all others. A preempted request comes back with the rank that it had.
     """
 
-    def __init__(self, load_need: Callable[[AdapterDigest], AdapterNeed | None]) -> None:
+    def __init__(self, load_need: Callable[[AdapterKey], AdapterNeed | None]) -> None:
         """``load_need``: what it takes to load a version that is on the host and in no slot, else None. Call
         ``refile`` whenever its answer may have changed."""
         self._load_need = load_need
         self._tenants: dict[TenantId, _Tenant[R]] = {}
-        self._wanting: dict[AdapterDigest, dict[TenantId, Lane[R]]] = {}
+        self._wanting: dict[AdapterKey, dict[TenantId, Lane[R]]] = {}
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def push(self, entry: Entry[R]) -> None:
-        tenant_id, digest = entry.request.tenant, entry.digest
+        tenant_id, adapter = entry.request.tenant, entry.adapter
         tenant = self._tenants.setdefault(tenant_id, _Tenant())
-        lane = tenant.lanes.get(digest)
+        lane = tenant.lanes.get(adapter)
         if lane is None:
-            lane = tenant.lanes[digest] = Lane(tenant_id, digest)
-            if digest is not None:
-                self._wanting.setdefault(digest, {})[tenant_id] = lane
+            lane = tenant.lanes[adapter] = Lane(tenant_id, adapter)
+            if adapter is not None:
+                self._wanting.setdefault(adapter, {})[tenant_id] = lane
         if not lane.entries or lane.entries[-1].rank < entry.rank:
             lane.entries.append(entry)
         else:
@@ -97,9 +97,9 @@ class WaitingQueue(Generic[R]):
         self._file(tenant, lane)
 
     def remove(self, entry: Entry[R]) -> None:
-        tenant_id, digest = entry.request.tenant, entry.digest
+        tenant_id, adapter = entry.request.tenant, entry.adapter
         tenant = self._tenants[tenant_id]
-        lane = tenant.lanes[digest]
+        lane = tenant.lanes[adapter]
         if lane.entries[0] is entry:
             lane.entries.popleft()
         else:
@@ -108,22 +108,22 @@ class WaitingQueue(Generic[R]):
         self._size -= 1
         self._file(tenant, lane)
         if not lane.entries:
-            del tenant.lanes[digest]
-            if digest is not None:
-                del self._wanting[digest][tenant_id]
-                if not self._wanting[digest]:
-                    del self._wanting[digest]
+            del tenant.lanes[adapter]
+            if adapter is not None:
+                del self._wanting[adapter][tenant_id]
+                if not self._wanting[adapter]:
+                    del self._wanting[adapter]
         if not tenant.lanes:
             del self._tenants[tenant_id]
 
-    def refile(self, digest: AdapterDigest) -> None:
+    def refile(self, adapter: AdapterKey) -> None:
         """The version moved: between absent, host and device."""
-        for tenant_id, lane in self._wanting.get(digest, {}).items():
+        for tenant_id, lane in self._wanting.get(adapter, {}).items():
             self._file(self._tenants[tenant_id], lane)
 
-    def wanting(self, digest: AdapterDigest) -> list[Entry[R]]:
+    def wanting(self, adapter: AdapterKey) -> list[Entry[R]]:
         """Everything that waits for the version, of all tenants."""
-        return [entry for lane in self._wanting.get(digest, {}).values() for entry in lane.entries]
+        return [entry for lane in self._wanting.get(adapter, {}).values() for entry in lane.entries]
 
     def in_turn(self) -> list[TenantId]:
         """Tenants with waiting requests, the one that was served longest ago first."""
@@ -134,7 +134,7 @@ class WaitingQueue(Generic[R]):
         if tenant is not None:
             self._tenants[tenant_id] = tenant
 
-    def fronts(self, tenant_id: TenantId, resident: Set[AdapterDigest]) -> list[Lane[R]]:
+    def fronts(self, tenant_id: TenantId, resident: Set[AdapterKey]) -> list[Lane[R]]:
         """The tenant's lanes that may be able to run: of the base and of resident versions all, of loadable
         ones the first few of each class of need, and of these the first; by their heads' rank."""
         tenant = self._tenants.get(tenant_id)
@@ -143,16 +143,16 @@ class WaitingQueue(Generic[R]):
         lanes = tenant.lanes
         found: list[Lane[R]] = [lanes[None]] if None in lanes else []
         if len(lanes) <= len(resident):
-            found.extend(lane for digest, lane in lanes.items() if digest in resident)
+            found.extend(lane for adapter, lane in lanes.items() if adapter in resident)
         else:
-            found.extend(lanes[digest] for digest in resident if digest in lanes)
+            found.extend(lanes[adapter] for adapter in resident if adapter in lanes)
         loadable = tenant.loadable
         each = min(_LANES_PER_CLASS, 1 + 2 * _LOADABLE_LANES // (1 + len(loadable)))
         rows = [row for filed in loadable.values() for row in filed[:each]]
         if len(rows) > _LOADABLE_LANES:
             rows.sort()
             del rows[_LOADABLE_LANES:]
-        found.extend(lanes[digest] for _, digest in rows)
+        found.extend(lanes[adapter] for _, adapter in rows)
         found.sort(key=lambda lane: lane.head)
         return found
 
@@ -171,17 +171,17 @@ class WaitingQueue(Generic[R]):
         total = 0
         for tenant_id, tenant in self._tenants.items():
             filed = 0
-            for digest, lane in tenant.lanes.items():
+            for adapter, lane in tenant.lanes.items():
                 ranks = [entry.rank for entry in lane.entries]
                 if not ranks or ranks != sorted(set(ranks)):
                     raise InternalError(f"tenant {tenant_id}: a lane is empty or out of order")
-                if digest is not None and self._wanting[digest][tenant_id] is not lane:
-                    raise InternalError(f"tenant {tenant_id}: a lane is not found by its digest")
-                need = None if digest is None else self._load_need(digest)
+                if adapter is not None and self._wanting[adapter][tenant_id] is not lane:
+                    raise InternalError(f"tenant {tenant_id}: a lane is not found by its adapter")
+                need = None if adapter is None else self._load_need(adapter)
                 if lane.need != need or lane.filed != (None if need is None else (class_of(need), ranks[0])):
                     raise InternalError(f"tenant {tenant_id}: a lane is filed under {lane.filed}, needs {need}")
-                if lane.filed is not None and digest is not None:
-                    filed += (ranks[0], digest) in tenant.loadable[lane.filed[0]]
+                if lane.filed is not None and adapter is not None:
+                    filed += (ranks[0], adapter) in tenant.loadable[lane.filed[0]]
                 total += len(ranks)
             if filed != sum(len(rows) for rows in tenant.loadable.values()):
                 raise InternalError(f"tenant {tenant_id}: the list of loadable lanes has a stale row")
@@ -191,21 +191,21 @@ class WaitingQueue(Generic[R]):
             raise InternalError("the count of waiting requests is wrong")
 
     def _file(self, tenant: _Tenant[R], lane: Lane[R]) -> None:
-        digest = lane.digest
-        if digest is None:
+        adapter = lane.adapter
+        if adapter is None:
             return
-        need = self._load_need(digest) if lane.entries else None
+        need = self._load_need(adapter) if lane.entries else None
         lane.need = need
         filed = None if need is None else (class_of(need), lane.head)
         if filed == lane.filed:
             return
         if lane.filed is not None:
             rows = tenant.loadable[lane.filed[0]]
-            del rows[bisect_left(rows, (lane.filed[1], digest))]
+            del rows[bisect_left(rows, (lane.filed[1], adapter))]
             if not rows:
                 del tenant.loadable[lane.filed[0]]
         if filed is not None:
-            insort(tenant.loadable.setdefault(filed[0], []), (filed[1], digest))
+            insort(tenant.loadable.setdefault(filed[0], []), (filed[1], adapter))
         lane.filed = filed
 
 

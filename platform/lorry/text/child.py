@@ -27,23 +27,23 @@ _KEPT_BYTES = 256 << 20
 
 
 class _Loaded:
-    """Text sides by digest; the least recently used go first."""
+    """Text sides by scope and digest; the least recently used go first."""
 
     def __init__(self) -> None:
         self._base: tuple[str, Tokenizer] | None = None
-        self._own: OrderedDict[str, Tokenizer] = OrderedDict()
+        self._own: OrderedDict[tuple[str, str], Tokenizer] = OrderedDict()
 
-    def get(self, sha256: str) -> Tokenizer | None:
-        found = self._own.get(sha256)
+    def get(self, scope: str, sha256: str) -> Tokenizer | None:
+        found = self._own.get((scope, sha256))
         if found is not None:
-            self._own.move_to_end(sha256)
+            self._own.move_to_end((scope, sha256))
         return found
 
-    def load(self, base_dir: str, folder: str) -> str:
+    def load(self, scope: str, base_dir: str, folder: str) -> str:
         if self._base is None or self._base[0] != base_dir:
             self._base = (base_dir, Tokenizer.load(Path(base_dir)))
         found = self._base[1].with_overlay(Path(base_dir), Path(folder))
-        self._own[found.sha256] = found
+        self._own[scope, found.sha256] = found
         while len(self._own) > 1 and sum(one.nbytes for one in self._own.values()) > _KEPT_BYTES:
             self._own.popitem(last=False)
         return found.sha256
@@ -51,8 +51,8 @@ class _Loaded:
 
 def _answer(loaded: _Loaded, asked: dict[str, Any]) -> dict[str, Any]:
     if asked["do"] == "load":
-        return {"sha256": loaded.load(asked["base_dir"], asked["folder"])}
-    text = loaded.get(asked["sha256"])
+        return {"sha256": loaded.load(asked["scope"], asked["base_dir"], asked["folder"])}
+    text = loaded.get(asked["scope"], asked["sha256"])
     if text is None:
         return {"unknown": True}
     made: Sequence[Any]

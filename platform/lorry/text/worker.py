@@ -50,12 +50,14 @@ class TextLimits:
 
 @dataclass(frozen=True, slots=True)
 class VersionText:
-    """A version's own text side: ``folder`` has its files, over those of ``base_dir``; both lie still. ``tenant``
+    """A version's own text side: ``folder`` has its files, over those of ``base_dir``; both lie still. ``scope`` is the
+    adapter's, which is loaded for itself: how long that takes must not tell who else has an equal one. ``tenant``
     asks."""
 
     sha256: str
     base_dir: Path
     folder: Path
+    scope: str = ""
     tenant: str = ""
 
 
@@ -75,8 +77,8 @@ class _Worker:
     def __init__(self, limits: TextLimits) -> None:
         self._limits = limits
         self._child: subprocess.Popen[bytes] | None = None
-        self.loaded: set[str] = set()
-        """Text sides that this child has loaded."""
+        self.loaded: set[tuple[str, str]] = set()
+        """Text sides that this child has loaded: scope and digest."""
 
     def ask(self, asked: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Raises _Ended where the child did not answer, and Unavailable where there is none to ask."""
@@ -219,7 +221,7 @@ class TextWorkers:
     def _ask(self, worker: _Worker, text: VersionText, field: str, asked: dict[str, Any], seconds: float) -> Any:
         """What the version's text side makes of it."""
         self._refuse_barred(text, field)
-        asked["sha256"] = text.sha256
+        asked |= {"scope": text.scope, "sha256": text.sha256}
         try:
             found = self._answer(worker, text, asked, seconds)
         except _Ended as ended:
@@ -244,7 +246,7 @@ class TextWorkers:
         """The text side is loaded first where the child does not have it. Raises _Ended; for memory only by a child
         that had no other text side: what those of others left behind is not held against this one."""
         while True:
-            others = worker.loaded - {text.sha256}
+            others = worker.loaded - {(text.scope, text.sha256)}
             try:
                 found = worker.ask(asked, seconds)
                 if "unknown" in found:
@@ -256,13 +258,13 @@ class TextWorkers:
                     raise
 
     def _load(self, worker: _Worker, text: VersionText) -> None:
-        asked = {"do": "load", "base_dir": str(text.base_dir), "folder": str(text.folder)}
+        asked = {"do": "load", "scope": text.scope, "base_dir": str(text.base_dir), "folder": str(text.folder)}
         try:
             found = worker.ask(asked, self._limits.load_s)
         except _Ended as ended:
             ended.loading = True
             raise
-        worker.loaded.add(text.sha256)
+        worker.loaded.add((text.scope, text.sha256))
         if "sha256" not in found:
             raise AdapterLoadFailed(f"the version's own tokenizer cannot be loaded: {_said(found)}")
         if found["sha256"] != text.sha256:

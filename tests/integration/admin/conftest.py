@@ -1,4 +1,4 @@
-"""The admin services on a real server: SQLite, a directory store, the real validator."""
+"""The admin services on a real server and either database, with a directory store and the real validator."""
 
 from __future__ import annotations
 
@@ -35,6 +35,9 @@ from lorry.registry.adapters.versions import VersionService
 from lorry_admin import EngineReplicas, add_admin_services
 from tests.unit.adapters.craft import BASE_CONFIG
 from tests.unit.engine_contract.fakes import fake_engine
+from tests.unit.registry.conftest import postgres_template, postgres_url, sqlite_template, url
+
+__all__ = ["postgres_template", "postgres_url", "sqlite_template", "url"]
 
 LIMITS = UploadLimits(max_files=4, max_file_bytes=64 << 10, max_upload_bytes=96 << 10, max_chunk_bytes=1024)
 CHEAP = PasswordParams(passes=1, memory_kib=8)
@@ -155,8 +158,8 @@ class Gate:
 
 
 @pytest.fixture
-async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
-    start = await bootstrap(tmp_path / "home", f"sqlite:///{tmp_path / 'registry.db'}", {})
+async def platform(url: str, tmp_path: Path) -> AsyncIterator[Platform]:
+    start = await bootstrap(tmp_path / "home", url, {})
     assert start.admin_key is not None
     registry = Registry(start.url, start.peppers, CHEAP)
     source = registry.snapshots()

@@ -13,8 +13,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from lorry import errors
 from lorry.api.v1 import adapter_admin_pb2 as pb
+from lorry.engine.contract import Whereabouts
 from lorry.engine.fake import FAKE_BYTES
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
 from lorry.registry.adapters.lifecycle import RETAIN, LifecycleService
 from lorry_admin import EngineReplicas
 from tests.integration.admin.conftest import Client, Platform
@@ -46,6 +47,25 @@ async def anna(with_base: Platform) -> Client:
 def objects(platform: Platform, version: pb.AdapterVersion) -> list[str]:
     folder = platform.store_root / "adapters" / "sha256" / version.sha256
     return sorted(file.name for file in folder.iterdir()) if folder.exists() else []
+
+
+def counted_deletes(platform: Platform) -> list[str]:
+    """Keys that the store is asked to delete from now on."""
+    asked: list[str] = []
+    delete = platform.store.delete
+
+    async def count(key: str) -> None:
+        asked.append(key)
+        await delete(key)
+
+    platform.store.delete = count  # type: ignore[method-assign]  # it is asked as before
+    return asked
+
+
+async def held(platform: Platform, client: Client, adapter: str, sha256: str) -> Whereabouts:
+    """What the engine has of the adapter's own copy."""
+    uid = (await client.call("GetAdapter", pb.GetAdapterRequest(name=adapter))).uid
+    return await platform.engine.whereabouts(AdapterKey(AdapterDigest(sha256), AdapterScope(uid)))
 
 
 async def resolves(platform: Platform, client: Client, name: str = JSON) -> str:
@@ -106,7 +126,7 @@ async def test_purge_destroys_the_bytes_everywhere(with_base: Platform, anna: Cl
     await anna.call("DeleteAdapter", pb.DeleteAdapterRequest(name=JSON))
     receipt = await anna.call("PurgeAdapter", pb.PurgeAdapterRequest(name=JSON))
     assert objects(with_base, made) == []
-    where = await with_base.engine.whereabouts(AdapterDigest(made.sha256))
+    where = await held(with_base, anna, JSON, made.sha256)
     assert (where.device, where.host, where.disk) == (False, False, False)
     (version,) = receipt.versions
     assert (version.version, version.sha256, version.files, version.bytes) == (1, made.sha256, 2, made.size_bytes)
@@ -131,16 +151,21 @@ async def test_equal_bytes_of_another_tenant_stay_and_nobody_is_told(
     await anna.call("PreloadAdapterVersion", pb.PreloadAdapterVersionRequest(name=f"{JSON}/versions/1"))
     copy = await register(bert, COPY, folder)
     assert copy.sha256 == made.sha256
+    assert not (await held(with_base, bert, COPY, made.sha256)).host, "it has a copy of its own, not loaded yet"
+    await bert.call("PreloadAdapterVersion", pb.PreloadAdapterVersionRequest(name=f"{COPY}/versions/1"))
+    deleted = counted_deletes(with_base)
     await anna.call("DeleteAdapter", pb.DeleteAdapterRequest(name=JSON))
     receipt = await anna.call("PurgeAdapter", pb.PurgeAdapterRequest(name=JSON))
+    assert not (await held(with_base, anna, JSON, made.sha256)).host
     assert len(objects(with_base, made)) == 2
     assert await resolves(with_base, bert, COPY) == copy.sha256
-    assert (await with_base.engine.whereabouts(AdapterDigest(made.sha256))).host
+    assert (await held(with_base, bert, COPY, made.sha256)).host
     assert (receipt.versions[0].files, receipt.replicas[0].host_bytes) == (2, FAKE_BYTES)  # as if it were alone
     await bert.call("DeleteAdapter", pb.DeleteAdapterRequest(name=COPY))
     await bert.call("PurgeAdapter", pb.PurgeAdapterRequest(name=COPY))
     assert objects(with_base, made) == []
-    assert not (await with_base.engine.whereabouts(AdapterDigest(made.sha256))).host
+    assert len(deleted) == 2 * len(made.files), "both purges asked the store for as much"
+    assert not (await held(with_base, bert, COPY, made.sha256)).host
 
 
 async def test_bytes_that_a_purge_takes_meanwhile_are_put_again(

@@ -167,9 +167,12 @@ async def test_the_chain_over_the_wire(platform: Platform) -> None:
         True, 3, newest.hash, 0, "",
     )  # fmt: skip
     async with platform.registry.database.write() as session:
-        triggers = text("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit_event'")
-        for name in (await session.execute(triggers)).scalars().all():
-            await session.execute(text(f"DROP TRIGGER {name}"))
+        if session.get_bind().dialect.name == "postgresql":
+            await session.execute(text("ALTER TABLE audit_event DISABLE TRIGGER USER"))
+        else:
+            triggers = text("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit_event'")
+            for name in (await session.execute(triggers)).scalars().all():
+                await session.execute(text(f"DROP TRIGGER {name}"))
         await session.execute(text("UPDATE audit_event SET actor_key_id = 'nobody' WHERE action = 'key.create'"))
     found = await anna.call("VerifyAudit", verify)
     assert (found.intact, found.broken_sequence, bool(found.problem)) == (False, 2, True)

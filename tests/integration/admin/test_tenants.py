@@ -321,6 +321,7 @@ async def test_audit(platform: Platform) -> None:
     assert [tuple(row) for row in rows[2:]] == [("tenant.create", "tenants/anna"), ("key.create", rows[3].subject)]
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # a file; the PostgreSQL of all tests stays
 async def test_database_gone_is_unavailable(platform: Platform) -> None:
     await platform.registry.close()
     url = platform.registry.database.engine.url.database

@@ -6,12 +6,14 @@ import json
 import stat
 from pathlib import Path
 
+import grpc
 import pytest
 
 from lorry.api.about import About, about_metadata
 from lorry.cli.profile import Profile, load_profile, profile_path
 from lorry.errors import Unauthenticated
 from tests.integration.cli.conftest import KEY, Terminal
+from tests.support.certificates import make_certificates
 from tests.support.recorder import Recorder
 
 ABOUT = About("acme", "ann", "owner", "0.1.0", 1e9)
@@ -90,6 +92,31 @@ def test_files_of_tls_are_kept_by_their_whole_path(
     said = nowhere("login", "--address", "h:1", "--ca", "ca.pem", "--no-check", typed=KEY)
     assert said.status == 0, said.err
     assert load_profile() == Profile("h:1", KEY, ca=str(tmp_path / "ca.pem"))
+
+
+def test_a_clients_certificate_is_kept_and_an_address_with_https(
+    nowhere: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = ("--tls-ca", "ca.pem", "--client-cert", "cert.pem", "--client-key", "key.pem")
+    assert nowhere("login", "--address", "https://h:1", *files, "--no-check", typed=KEY).status == 0
+    paths = {name: str(tmp_path / f"{name}.pem") for name in ("ca", "cert", "key")}
+    assert load_profile() == Profile("h:1", KEY, ca=paths["ca"], cert=paths["cert"], cert_key=paths["key"])
+    assert nowhere("login", "--address", "https://h:1", "--no-check", typed=KEY).status == 0
+    assert load_profile() == Profile("h:1", KEY, tls=True)
+
+
+def test_login_presents_the_certificate(nowhere: Terminal, tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    cert, key = (path.read_bytes() for path in made.server)
+    with Recorder(grpc.ssl_server_credentials([(key, cert)], made.ca.read_bytes(), True)) as server:
+        server.trailing["ListModels"] = about_metadata(About("acme", "ann", "owner"))
+        ca = ("--address", server.address, "--tls-ca", str(made.ca))
+        assert nowhere("login", *ca, typed=KEY).status == 1
+        own = ("--client-cert", str(made.client[0]), "--client-key", str(made.client[1]))
+        said = nowhere("login", *ca, *own, typed=KEY)
+        assert said.status == 0, said.err
+        assert nowhere("whoami").status == 0
 
 
 def test_logout_forgets(nowhere: Terminal, server: Recorder) -> None:

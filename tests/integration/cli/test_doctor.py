@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import lorry as package
 from lorry.api.about import About, about_metadata
 from lorry.api.v1 import generate_pb2 as pb
+from lorry.cli.doctor import examine
 from lorry.errors import Unauthenticated
 from tests.integration.cli.conftest import Terminal
 from tests.support.certificates import Certificates, make_certificates
@@ -22,8 +24,14 @@ from tests.support.recorder import Raw, Recorder
 ALL = ["profile", "address", "tls", "health", "key", "clock", "version", "models"]
 
 
-def about(server: Recorder, skew_s: float = 0.0, version: str = package.__version__, tenant: str = "acme") -> None:
-    found = About(tenant, "ann", "owner", version, time.time() + skew_s)
+def about(
+    server: Recorder,
+    skew_s: float = 0.0,
+    version: str = package.__version__,
+    tenant: str = "acme",
+    now: float | None = None,
+) -> None:
+    found = About(tenant, "ann", "owner", version, (time.time() if now is None else now) + skew_s)
     server.trailing["ListModels"] = about_metadata(found)
 
 
@@ -88,8 +96,12 @@ def test_a_bad_key_ends_it(lorry: Terminal, server: Recorder) -> None:
 
 
 @pytest.mark.parametrize(("skew_s", "outcome"), [(3.0, "pass"), (-3.0, "pass"), (60.0, "fail"), (-60.0, "fail")])
-def test_clocks(lorry: Terminal, server: Recorder, skew_s: float, outcome: str) -> None:
-    about(server, skew_s)
+def test_clocks(
+    lorry: Terminal, server: Recorder, monkeypatch: pytest.MonkeyPatch, skew_s: float, outcome: str
+) -> None:
+    now = time.time()
+    monkeypatch.setattr(examine, "__defaults__", (lambda: now,))  # however long a busy machine takes
+    about(server, skew_s, now=now)
     found = checks(lorry("doctor", "--json"))["clock"]
     assert found["outcome"] == outcome
     assert ("ahead of" if skew_s > 0 else "behind") in found["message"]
@@ -137,14 +149,70 @@ def test_tls_is_looked_into(
 
     found = ask("--ca", str(files.ca), *own)
     assert list(found) == ALL
-    assert found["tls"]["message"] == "the server's certificate is good"
+    assert found["tls"]["message"].startswith("certificates are good: the server's until 20")
+    assert "the client's until 20" in found["tls"]["message"]
     assert {row["outcome"] for row in found.values()} == {"pass"}
-    for tls, words in (
-        ((), "without TLS"),
-        (("--ca", str(files.other_ca), *own), "CERTIFICATE_VERIFY_FAILED"),
-        (("--ca", str(files.ca)), "certificate"),
-        (("--ca", str(Path("/none/ca.pem"))), "/none/ca.pem"),
+    for tls, words, remedy in (
+        ((), "speaks TLS alone", "--ca"),
+        (("--ca", str(files.other_ca), *own), "CERTIFICATE_VERIFY_FAILED", "the authority that signed"),
+        (("--ca", str(files.ca)), "certificate of the client", "--client-cert"),
+        (("--ca", str(Path("/none/ca.pem"))), "/none/ca.pem", ""),
     ):
         found = ask(*tls)
         assert list(found) == ALL[:3]
         assert words.lower() in found["tls"]["message"].lower(), found
+        assert remedy in found["tls"]["remedy"], found
+
+
+@contextmanager
+def speaking(files: Certificates, mutual: bool = False) -> Iterator[Recorder]:
+    cert, key = (path.read_bytes() for path in files.server)
+    with Recorder(grpc.ssl_server_credentials([(key, cert)], files.ca.read_bytes() if mutual else None, mutual)) as it:
+        it.script("ListModels", pb.ListModelsResponse(models=[pb.Model(name="models/a")]))
+        about(it)
+        yield it
+
+
+@pytest.mark.parametrize(("days", "outcome"), [(3, "warn"), (60, "pass"), (-1, "fail")])
+def test_a_servers_certificate_that_ends(
+    lorry: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, outcome: str
+) -> None:
+    monkeypatch.setattr("lorry.cli.doctor._WAIT_S", 1.0)
+    made = make_certificates(tmp_path, days)
+    with speaking(made) as server:
+        found = checks(lorry("doctor", "--json", "--address", server.address, "--ca", str(made.ca)))
+    assert found["tls"]["outcome"] == outcome, found
+    if outcome != "pass":
+        assert "renewed" in found["tls"]["remedy"] or "renew " in found["tls"]["remedy"], found
+    assert ("expired" in found["tls"]["message"]) == (outcome == "fail")
+
+
+@pytest.mark.parametrize(("days", "words"), [(60, "trust the client's certificate"), (-1, "has expired")])
+def test_a_clients_certificate_of_another_authority_or_that_ended(
+    lorry: Terminal, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, words: str
+) -> None:
+    monkeypatch.setattr("lorry.cli.doctor._WAIT_S", 1.0)
+    other = make_certificates(tmp_path, days)
+    own = ("--client-cert", str(other.client[0]), "--client-key", str(other.client[1]))
+    with speaking(files, mutual=True) as server:
+        found = checks(lorry("doctor", "--json", "--address", server.address, "--ca", str(files.ca), *own))
+    assert found["tls"]["outcome"] == "fail"
+    assert words in found["tls"]["message"], found
+
+
+def test_a_plain_server_and_a_client_that_wants_tls(
+    lorry: Terminal, server: Recorder, files: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lorry.cli.doctor._WAIT_S", 1.0)
+    found = checks(lorry("doctor", "--json", "--ca", str(files.ca)))
+    assert list(found) == ALL[:3]
+    assert "speaks no TLS" in found["tls"]["message"], found
+
+
+def test_a_certificate_for_another_name(lorry: Terminal, files: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lorry.cli.doctor._WAIT_S", 1.0)
+    with speaking(files) as server:
+        address = server.address.replace("127.0.0.1", "localhost")
+        found = checks(lorry("doctor", "--json", "--address", address, "--ca", str(files.ca)))
+    assert found["tls"]["outcome"] == "fail"
+    assert "another name" in found["tls"]["remedy"], found

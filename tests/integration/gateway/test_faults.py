@@ -18,7 +18,7 @@ from lorry.api.status import ErrorInterceptor, error_from_rpc
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.engine.fake import Fault, FaultKind
-from lorry.errors import LorryError
+from lorry.errors import LorryError, RequestCancelled
 from lorry.gateway import GatewayCounters, MemoryUsage
 from lorry.gateway.interceptors import EmptyStreamInterceptor
 from lorry.gateway.routes import EngineRoutes
@@ -166,17 +166,29 @@ async def test_a_client_that_does_not_read_is_cut_and_bills_what_it_was_handed()
         wanted = request(max_tokens=19_000, output=pb.OutputParams(token_ids=True, flush=True))
         options = [("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
         async with grpc.aio.insecure_channel(here.gateway.address, options=options) as channel:
-            call = generate_pb2_grpc.GenerateServiceStub(channel).GenerateStream(wanted, metadata=here.metadata())
+            stub = generate_pb2_grpc.GenerateServiceStub(channel)
+            call: Any = stub.GenerateStream(wanted, metadata=here.metadata())
             await call.read()
             await until(lambda: here.gateway.counters.stalls == 1)
             await until(lambda: len(here.engine.aborted) + len(usage.rows) >= 1)
             other, error = await read(here.call(request()))
             assert error is None
             assert _ended_well(other), "nobody else is held up"
-        await until(lambda: len(here.gateway.live) == 0)
-        stalled = [row for row in usage.rows if row.outcome != "OK"]
-        assert len(stalled) == 1
-        assert 0 < stalled[0].output_tokens < 19_000
+            await until(lambda: len(here.gateway.live) == 0)
+            (stalled,) = [row for row in usage.rows if row.outcome != "OK"]
+            assert 0 < stalled.output_tokens < 19_000
+            came = 0
+
+            async def read_on() -> None:
+                nonlocal came
+                while True:
+                    came += len((await call.read()).delta.token_ids)
+
+            with pytest.raises(grpc.RpcError) as told:
+                await asyncio.wait_for(read_on(), 20)
+            assert isinstance(error_from_rpc(told.value), RequestCancelled), "who reads on after all is told"
+            assert "read nothing for 0.2 s" in str(told.value)
+            assert 0 < came <= stalled.output_tokens
 
 
 async def test_a_client_that_leaves_while_the_transport_is_full_frees_the_engine() -> None:
@@ -246,7 +258,7 @@ async def test_a_revocation_between_two_tokens_stops_the_very_next_one(here: Wor
     """Without waiting for the poll: each batch is checked against the newest epoch."""
     here.gateway.live._poll_seconds = 3600
     await asyncio.sleep(0.05)  # the poll that was already due has passed
-    here.engine.fault = lambda r: Fault(FaultKind.LATE, 3)
+    here.engine.fault = lambda r: Fault(FaultKind.LATE, 2)
     reading = asyncio.create_task(read(here.call(request())))
     await until(lambda: len(here.engine.seen) == 1)
     here.revoke_grant()

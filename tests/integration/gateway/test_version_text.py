@@ -28,6 +28,7 @@ from lorry.errors import (
     ProvenanceMismatch,
 )
 from lorry.gateway.texts import VersionTexts
+from lorry.ids import AdapterScope
 from lorry.text import Tokenizer, read_version_text
 from tests.integration.gateway.world import BASE, CAPS, PIRATE, World, read, request, world
 from tests.unit.engine_contract.fakes import base_dir, tokenizer
@@ -51,7 +52,7 @@ class Texts:
             (folder / f"{name}.{'jinja' if name == 'chat_template' else 'json'}").write_text(content)
         manifest = scan_directory(folder)
         digest = files_digest(manifest)
-        ref = AdapterRef(digest, f"adapters/sha256/{digest}", manifest)
+        ref = AdapterRef(digest, f"adapters/sha256/{digest}", manifest, AdapterScope("a_own"))
         for file in manifest:
             self.store.put_file_sync(f"{ref.prefix}/{file.path}", folder / file.path)
         facts = read_version_text(base_dir(), folder, (2,))

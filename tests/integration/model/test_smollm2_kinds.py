@@ -1,4 +1,4 @@
-"""A dozen kinds of adapter on SmolLM2: PEFT makes them, and its float32 logits are met, alone and all in one batch.
+"""Kinds of adapter on SmolLM2: PEFT makes them, and its float32 logits are met, alone and all in one batch.
 
 SmolLM2 ties embedding and head, so kinds on either show what the tie does to them.
 """
@@ -34,6 +34,7 @@ KINDS = {
         "head, embedding and norms",
     )
 }
+SOME = ("patterns, rslora", "lora_bias", "norms", "ia3, bfloat16", "tied: dora both")
 SIZE = 0.6
 """Of what is random: a model of thirty layers drifts far with every one of them pushed as far as in a tiny one."""
 IDS = (*range(504, 509), *TOKENS, 28, 1, 260, 5, 282)
@@ -46,15 +47,16 @@ def differs(script: Script, want: torch.Tensor) -> float:
     return float((torch.stack(script.logits) - want[first:]).abs().max())
 
 
-def test_a_dozen_kinds(base_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [SOME, pytest.param((*KINDS,), marks=pytest.mark.soak)], ids=["some", "a dozen"])
+def test_kinds(base_dir: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
     base = load_base(base_dir)
     truth = Truth(base)
     bench = Bench(base_dir, budget_bytes=900 << 20, threads=2)
     plain = truth.logits(None, IDS)
     wants, loaded, wrong = {}, {}, dict[str, float]()
-    for number, (name, kind) in enumerate(KINDS.items()):
+    for number, name in enumerate(names):
         folder = tmp_path / str(number)
-        make(base, folder, kind, seed=number, size=SIZE)
+        make(base, folder, KINDS[name], seed=number, size=SIZE)
         wants[name] = truth.logits(folder, IDS)
         assert float((wants[name] - plain).abs().max()) > 0.5, f"{name} is too near to the base to show anything"
         loaded[name] = bench.load(folder)

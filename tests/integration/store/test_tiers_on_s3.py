@@ -12,6 +12,7 @@ from lorry.adapters.store import open_store
 from lorry.adapters.tiers import open_host_tier
 from lorry.config import TierConfig
 from lorry.errors import AdapterDigestMismatch
+from lorry.ids import AdapterScope
 from lorry.residency.host import Failed, Fetching, HostState, Ready
 from tests.unit.adapters import craft
 
@@ -19,7 +20,7 @@ from tests.unit.adapters import craft
 def test_object_store_to_disk_to_host(s3: LocalS3, tmp_path: Path) -> None:
     folder = craft.write_adapter(tmp_path / "made")
     files = scan_directory(folder)
-    ref = AdapterRef(files_digest(files), "tenants/one/7", files)
+    ref = AdapterRef(files_digest(files), "tenants/one/7", files, AdapterScope("a_own"))
     store = open_store(s3.config())
     for file in files:
         store.put_file_sync(f"{ref.prefix}/{file.path}", folder / file.path)
@@ -34,12 +35,12 @@ def test_object_store_to_disk_to_host(s3: LocalS3, tmp_path: Path) -> None:
             image_builder(craft.SPEC, torch.bfloat16),
             on_change=ended.release,
         )
-        seen = [tier.tier_of(ref.digest)]
+        seen = [tier.tier_of(ref.key)]
         while isinstance(state := tier.ensure(ref), Fetching):
             assert ended.acquire(timeout=30)
-        seen.append(tier.tier_of(ref.digest))
+        seen.append(tier.tier_of(ref.key))
         if isinstance(state, Ready):
-            assert tier.image(ref.digest).intact()
+            assert tier.image(ref.key).intact()
         tier.close()
         return state, seen
 

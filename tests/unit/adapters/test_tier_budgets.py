@@ -30,11 +30,11 @@ def test_disk_quota_drops_the_least_recently_opened(world: World) -> None:
     for ref in (refs[0], refs[1], refs[0], refs[2]):
         with disk.open(ref):
             pass
-    assert [disk.has(ref.digest) for ref in refs] == [True, False, True]
+    assert [disk.has(ref.key) for ref in refs] == [True, False, True]
     assert not world.cached(refs[1]).exists()
     assert disk.used_bytes <= 2 * size + 64
     again = world.disk(quota=2 * size + 64)
-    assert [again.has(ref.digest) for ref in refs] == [True, False, True]
+    assert [again.has(ref.key) for ref in refs] == [True, False, True]
 
 
 def test_a_folder_that_is_read_is_not_dropped(world: World) -> None:
@@ -54,9 +54,9 @@ def test_host_budget_drops_the_least_recently_asked_for(world: World) -> None:
     tier = Tier(world, budget=2 * size)
     for ref in (refs[0], refs[1], refs[0], refs[2]):
         tier.settle(ref)
-    assert [tier.tier_of(ref.digest) for ref in refs] == ["host", "disk", "host"]
+    assert [tier.tier_of(ref.key) for ref in refs] == ["host", "disk", "host"]
     with pytest.raises(AdapterLoadFailed, match="not in host memory"):
-        tier.image(refs[1].digest)
+        tier.image(refs[1].key)
     tier.close()
     tier.check_integrity()
 
@@ -64,17 +64,17 @@ def test_host_budget_drops_the_least_recently_asked_for(world: World) -> None:
 def test_a_retained_image_stays_and_the_next_waits_for_its_release(world: World) -> None:
     one, two = world.upload(1), world.upload(2)
     tier = Tier(world, budget=image_bytes(world, one))
-    tier.retain(one.digest)
+    tier.retain(one.key)
     tier.settle(one)
-    tier.retain(two.digest)
+    tier.retain(two.key)
     assert tier.ensure(two) == Fetching()
     assert tier.ended.acquire(timeout=WAIT_S)
     assert tier.ensure(two) == Fetching()
     assert tier.ensure(one) == Ready(4)
-    assert tier.state()["waiting_for_room"] == [two.digest]
-    tier.release(one.digest)
+    assert tier.state()["waiting_for_room"] == [two.key]
+    tier.release(one.key)
     assert tier.settle(two) == Ready(4)
-    assert tier.tier_of(one.digest) == "disk"
+    assert tier.tier_of(one.key) == "disk"
     tier.close()
     tier.check_integrity()
 
@@ -82,12 +82,12 @@ def test_a_retained_image_stays_and_the_next_waits_for_its_release(world: World)
 def test_a_request_that_gives_up_waiting_for_room_leaves_the_line(world: World) -> None:
     one, two = world.upload(1), world.upload(2)
     tier = Tier(world, budget=image_bytes(world, one))
-    tier.retain(one.digest)
+    tier.retain(one.key)
     tier.settle(one)
-    tier.retain(two.digest)
+    tier.retain(two.key)
     tier.ensure(two)
     assert tier.ended.acquire(timeout=WAIT_S)
-    tier.release(two.digest)
+    tier.release(two.key)
     assert tier.state()["waiting_for_room"] == []
     assert tier.ensure(one) == Ready(4)
     tier.close()
@@ -131,7 +131,7 @@ def test_from_configuration(world: World) -> None:
     ref = world.upload(1)
     tier.ensure(ref)
     tier.close()
-    assert (world.root / "home" / "adapters" / ref.digest / "adapter_config.json").exists()
+    assert (world.root / "home" / "adapters" / f"{ref.digest}.{ref.scope}" / "adapter_config.json").exists()
 
 
 def test_many_threads_and_versions_under_a_short_budget(world: World) -> None:
@@ -141,7 +141,7 @@ def test_many_threads_and_versions_under_a_short_budget(world: World) -> None:
     for ref in refs:
         alone = Tier(world)
         alone.settle(ref)
-        sums[ref.digest] = alone.image(ref.digest).checksum
+        sums[ref.digest] = alone.image(ref.key).checksum
         alone.close()
     largest = max(image_bytes(world, ref) for ref in refs)
     tier = Tier(world, budget=3 * largest, threads=3, quota=4 * sum(f.size for f in refs[2].files))
@@ -152,20 +152,20 @@ def test_many_threads_and_versions_under_a_short_budget(world: World) -> None:
             changed.notify_all()
 
     tier._on_change = wake
-    free = {ref.digest: threading.Lock() for ref in refs}
+    free = {ref.key: threading.Lock() for ref in refs}
 
     def user(seed: int) -> None:
         draw = np.random.default_rng(seed)
         for _ in range(15):
             ref = refs[int(draw.integers(len(refs)))]
-            with free[ref.digest]:  # residency retains a digest at most once
-                tier.retain(ref.digest)
+            with free[ref.key]:  # residency retains a version at most once
+                tier.retain(ref.key)
                 with changed:
                     while isinstance(state := tier.ensure(ref), Fetching):
                         assert changed.wait(WAIT_S)
                 assert isinstance(state, Ready)
-                assert tier.image(ref.digest).checksum == sums[ref.digest]
-                tier.release(ref.digest)
+                assert tier.image(ref.key).checksum == sums[ref.digest]
+                tier.release(ref.key)
 
     with ThreadPoolExecutor(3) as pool:
         for future in [pool.submit(user, seed) for seed in range(3)]:

@@ -16,13 +16,13 @@ def test_both_copies_go_and_nothing_else(tier: Tier, world: World) -> None:
     doomed, kept = world.upload(1), world.upload(2)
     for ref in (doomed, kept):
         tier.settle(ref)
-    image, disk = tier.image(doomed.digest).nbytes, _size(world, doomed)
-    assert tier.sizes(doomed.digest) == (image, disk)
-    assert tier.forget(doomed.digest) == (image, disk)
-    assert tier.sizes(doomed.digest) == tier.forget(doomed.digest) == (0, 0)
+    image, disk = tier.image(doomed.key).nbytes, _size(world, doomed)
+    assert tier.sizes(doomed.key) == (image, disk)
+    assert tier.forget(doomed.key) == (image, disk)
+    assert tier.sizes(doomed.key) == tier.forget(doomed.key) == (0, 0)
     assert not world.cached(doomed).parent.exists()
-    assert tier.tier_of(doomed.digest) == "object_store"
-    assert tier.tier_of(kept.digest) == "host"
+    assert tier.tier_of(doomed.key) == "object_store"
+    assert tier.tier_of(kept.key) == "host"
     assert tier.settle(doomed) == Ready(4)
     assert len(world.store.fetched) == 3 * FILES
 
@@ -32,13 +32,13 @@ def test_what_is_being_fetched_is_gone_when_it_has_come(tier: Tier, world: World
     world.store.gate.clear()
     assert tier.ensure(ref) == Fetching()
     found: list[tuple[int, int]] = []
-    forgetting = threading.Thread(target=lambda: found.append(tier.forget(ref.digest)))
+    forgetting = threading.Thread(target=lambda: found.append(tier.forget(ref.key)))
     forgetting.start()
     world.store.gate.set()
     forgetting.join(WAIT_S)
     assert len(found) == 1
     assert found[0][0] > 0
-    assert tier.sizes(ref.digest) == (0, 0)
+    assert tier.sizes(ref.key) == (0, 0)
     assert not world.cached(ref).parent.exists()
 
 
@@ -47,7 +47,7 @@ def test_a_reader_is_waited_for(world: World, tmp_path: Path) -> None:
     done = threading.Event()
 
     def forget() -> None:
-        disk.forget(ref.digest)
+        disk.forget(ref.key)
         done.set()
 
     with disk.open(ref) as folder:

@@ -57,28 +57,28 @@ def test_it_comes_with_the_image_and_goes_with_it(world: World, tier: TextTier, 
     plain, own = world.upload(1), with_template(world, 2, "own")
     for ref in (plain, own):
         assert isinstance(tier.settle(ref), Ready)
-    assert tier.text(plain.digest) is None
-    text = tier.text(own.digest)
+    assert tier.text(plain.key) is None
+    text = tier.text(own.key)
     assert text is not None
     assert text.render_chat([]) == "own"
     assert text.sha256 == Tokenizer.load(base, world.root / "made-2-4").sha256
     held = tier.state()["host_bytes"]
-    tier.discard(own.digest)
+    tier.discard(own.key)
     assert held - tier.state()["host_bytes"] == image_bytes(world, plain) + text.nbytes
     with pytest.raises(AdapterLoadFailed, match="not in host memory"):
-        tier.text(own.digest)
+        tier.text(own.key)
 
 
 def test_equal_text_sides_are_one_object_and_count_once(world: World, tier: TextTier) -> None:
     refs = [with_template(world, seed, "the same") for seed in (1, 2, 3)]
     for ref in refs:
         tier.settle(ref)
-    texts = [tier.text(ref.digest) for ref in refs]
+    texts = [tier.text(ref.key) for ref in refs]
     assert texts[0] is not None
     assert texts[0] is texts[1] is texts[2]
-    one = tier.image(refs[0].digest).nbytes
+    one = tier.image(refs[0].key).nbytes
     assert tier.state()["host_bytes"] == 3 * one + texts[0].nbytes
-    tier.discard(refs[0].digest)
+    tier.discard(refs[0].key)
     assert tier.state()["host_bytes"] == 2 * one + texts[0].nbytes
 
 
@@ -90,8 +90,8 @@ def test_text_is_in_the_budget(world: World, base: Path) -> None:
     tier = TextTier(world, base, budget=2 * one - 1)
     for ref in refs:
         tier.settle(ref)
-    assert tier.state()["host"] == [refs[1].digest], "two images would fit, their texts do not"
-    tier.retain(refs[1].digest)
+    assert tier.state()["host"] == [refs[1].key], "two images would fit, their texts do not"
+    tier.retain(refs[1].key)
     tier.check_integrity()
     tier.close()
     short = TextTier(world, base, budget=one - 1)
@@ -106,7 +106,7 @@ def test_files_as_the_bases_bring_nothing(world: World, tier: TextTier, base: Pa
 
     ref = world.upload(1, change=add)
     tier.settle(ref)
-    assert tier.text(ref.digest) is None
+    assert tier.text(ref.key) is None
 
 
 def test_without_the_bases_files_such_a_version_is_refused(world: World) -> None:

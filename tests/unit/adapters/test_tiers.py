@@ -18,6 +18,7 @@ from lorry.errors import (
     AdapterObjectMissing,
     ObjectStoreUnavailable,
 )
+from lorry.ids import AdapterScope
 from lorry.residency.host import Fetching, HostState, HostTier, Ready
 from tests.unit.adapters.tier_world import FILES, WAIT_S, CountingStore, Tier, World, image_bytes
 
@@ -27,11 +28,11 @@ from . import craft
 def test_it_is_what_residency_asks_for(tier: Tier, world: World) -> None:
     host: HostTier[AdapterRef] = tier
     ref = world.upload(1)
-    assert host.tier_of(ref.digest) == "object_store"
+    assert host.tier_of(ref.key) == "object_store"
     assert host.ensure(ref) == Fetching()
     assert tier.settle(ref) == Ready(4)
-    assert host.tier_of(ref.digest) == "host"
-    image = tier.image(ref.digest)
+    assert host.tier_of(ref.key) == "host"
+    image = tier.image(ref.key)
     assert (image.digest, image.rank) == (ref.digest, 4)
     assert image.intact()
 
@@ -42,7 +43,7 @@ def test_from_disk_after_a_restart(world: World) -> None:
     first.settle(ref)
     first.close()
     second = Tier(world)
-    assert second.tier_of(ref.digest) == "disk"
+    assert second.tier_of(ref.key) == "disk"
     assert second.settle(ref) == Ready(4)
     second.close()
     assert len(world.store.fetched) == FILES
@@ -92,7 +93,7 @@ def test_a_folder_is_published_whole_or_not_at_all(world: World) -> None:
     with pytest.raises(AdapterObjectMissing), disk.open(ref):
         pass
     assert list((world.root / "cache").iterdir()) == []
-    assert not disk.has(ref.digest)
+    assert not disk.has(ref.key)
     assert disk.used_bytes == 0
 
 
@@ -153,7 +154,7 @@ def test_an_overwritten_object_is_refused_and_the_next_call_tries_again(tier: Ti
     good = world.object(ref).read_bytes()
     world.object(ref).write_bytes(good[:-1] + b"?")
     assert isinstance(tier.failure(ref), AdapterDigestMismatch)
-    assert tier.tier_of(ref.digest) == "object_store"
+    assert tier.tier_of(ref.key) == "object_store"
     world.object(ref).write_bytes(good)
     assert tier.ensure(ref) == Fetching()
     assert tier.settle(ref) == Ready(4)
@@ -167,8 +168,8 @@ def test_a_new_version_of_the_same_name_is_never_the_old_one(tier: Tier, world: 
     for file in new.files:
         (world.root / "store" / old.prefix / file.path).write_bytes((world.root / "made-2-4" / file.path).read_bytes())
     tier.settle(new)
-    assert tier.image(old.digest).checksum != tier.image(new.digest).checksum
-    assert tier.image(new.digest).digest == new.digest
+    assert tier.image(old.key).checksum != tier.image(new.key).checksum
+    assert tier.image(new.key).digest == new.digest
 
 
 def test_store_down_then_up(tier: Tier, world: World) -> None:
@@ -213,7 +214,7 @@ def test_paths_of_a_listing_are_plain_names(world: World, name: str) -> None:
     files = (AdapterFile(name, 1, "0" * 64),)
     with (
         pytest.raises(AdapterLoadFailed, match="plain"),
-        world.disk().open(AdapterRef(files_digest(files), "p", files)),
+        world.disk().open(AdapterRef(files_digest(files), "p", files, AdapterScope("a_own"))),
     ):
         pass
     assert world.store.fetched == []
@@ -240,7 +241,7 @@ def test_loads_evictions_and_failures_are_counted(world: World) -> None:
     tier = Tier(world, budget=size, quota=1 << 30)
     assert isinstance(tier.settle(first), Ready)
     assert isinstance(tier.settle(second), Ready)
-    tier.discard(second.digest)
+    tier.discard(second.key)
     assert isinstance(tier.settle(second), Ready)
     gone = world.upload(4)
     world.object(gone).unlink()

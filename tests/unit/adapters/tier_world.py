@@ -13,7 +13,7 @@ from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
 from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.store import DirectoryStore
 from lorry.adapters.tiers import HostTierStore
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterScope
 from lorry.residency.host import Failed, Fetching, HostState
 
 from . import craft
@@ -42,13 +42,19 @@ class World:
     root: Path
     store: CountingStore
 
-    def upload(self, seed: int, rank: int = 4, change: Callable[[Path], object] = lambda folder: None) -> AdapterRef:
+    def upload(
+        self,
+        seed: int,
+        rank: int = 4,
+        change: Callable[[Path], object] = lambda folder: None,
+        scope: str = "a_own",
+    ) -> AdapterRef:
         folder = craft.write_adapter(
             self.root / f"made-{seed}-{rank}", {**craft.CONFIG, "r": rank}, craft.tensors(rank, seed=seed)
         )
         change(folder)
         files = scan_directory(folder)
-        ref = AdapterRef(files_digest(files), f"adapters/{seed}-{rank}", files)
+        ref = AdapterRef(files_digest(files), f"adapters/{seed}-{rank}", files, AdapterScope(scope))
         for file in files:
             self.store.put_file_sync(f"{ref.prefix}/{file.path}", folder / file.path)
         return ref
@@ -57,7 +63,7 @@ class World:
         return self.root / "store" / ref.prefix / name
 
     def cached(self, ref: AdapterRef, name: str = "adapter_model.safetensors") -> Path:
-        return self.root / "cache" / ref.digest / name
+        return self.root / "cache" / f"{ref.digest}.{ref.scope}" / name
 
     def disk(self, quota: int = 1 << 30) -> DiskTier:
         return DiskTier(self.root / "cache", quota, self.store)
@@ -100,4 +106,4 @@ def image_bytes(world: World, ref: AdapterRef) -> int:
     tier = Tier(world)
     tier.settle(ref)
     tier.close()
-    return tier.image(ref.digest).nbytes
+    return tier.image(ref.key).nbytes

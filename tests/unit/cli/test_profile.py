@@ -117,6 +117,32 @@ def test_a_profiles_key_goes_to_its_own_address_alone(monkeypatch: pytest.Monkey
     assert (here.address, here.api_key, here.tenant, here.tls) == ("evil:1", "other", "", None)
 
 
+def test_tls_by_flags_then_the_environment_then_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_profile(Profile("10.0.0.1:1", KEY, ca="/p/ca", cert="/p/cert", cert_key="/p/key"))
+    assert session(options()).tls == Tls(Path("/p/ca"), Path("/p/cert"), Path("/p/key"))
+    monkeypatch.setenv("LORRY_TLS_CA", "/e/ca")
+    assert session(options()).tls == Tls(Path("/e/ca"))
+    monkeypatch.setenv("LORRY_CLIENT_CERT", "/e/cert")
+    monkeypatch.setenv("LORRY_CLIENT_KEY", "/e/key")
+    assert session(options()).tls == Tls(Path("/e/ca"), Path("/e/cert"), Path("/e/key"))
+    assert session(options(ca=Path("/f/ca"))).tls == Tls(Path("/f/ca"))
+    assert session(options(tls=True)).tls == Tls()
+
+
+def test_an_address_with_https_means_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LORRY_API_KEY", "k")
+    here = session(options(address="https://10.0.0.1:1/"))
+    assert (here.address, here.tls) == ("10.0.0.1:1", Tls())
+    assert session(options(address="http://10.0.0.1:1")).tls is None
+    monkeypatch.setenv("LORRY_ADDRESS", "https://10.0.0.2:2")
+    here = session(options())
+    assert (here.address, here.tls) == ("10.0.0.2:2", Tls())
+    assert default_address() == "10.0.0.2:2"
+    save_profile(Profile("10.0.0.2:2", KEY, ca="/ca.pem"))
+    assert session(options()).tls == Tls(Path("/ca.pem")), "the profile knows by which authorities"
+    assert session(options(address="10.0.0.3:3")).tls is None
+
+
 def test_without_anything_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unauthenticated, match="lorry login"):
         session(options())

@@ -241,7 +241,19 @@ CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = 
     ("drain_replica", "DrainReplica", ("replicas/r",), {}, {"name": "replicas/r"}),
     ("undrain_replica", "UndrainReplica", ("replicas/r",), {}, {"name": "replicas/r"}),
 ]
-MINTED = {"CreateAdapter", "CreateAdapterVersion", "CreateTenant", "CreateBaseModel"}
+MINTED = {
+    "CreateAdapter",
+    "CreateAdapterVersion",
+    "CreateBaseModel",
+    "CreateGrant",
+    "CreateTenant",
+    "CreateUpload",
+    "DeleteAlias",
+    "PromoteCanary",
+    "RollbackAlias",
+    "SetAlias",
+    "SetCanary",
+}
 
 
 @pytest.fixture(scope="module")

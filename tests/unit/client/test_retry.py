@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from lorry.api.status import PUSHBACK_KEY
+from lorry.api.v1 import adapter_admin_pb2 as adapters
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import tenant_admin_pb2 as tenants
 from lorry.client import AsyncClient, Client, Retry
@@ -245,11 +246,12 @@ def test_admin_calls_that_may_be_done_twice_are_tried_again_and_others_are_not(s
         server.script("CreateApiKey", BUSY, made)
         with pytest.raises(Overloaded):
             admin.create_key("acme", "ann", "member")
+        server.script("RollbackAlias", BUSY, adapters.Alias(revision=3))
+        assert admin.rollback_alias("tenants/acme/adapters/a@prod").revision == 3
+        assert len({request.request_id for request in server.of("RollbackAlias")}) == 1
         for call, method in (
-            (lambda: admin.rollback_alias("tenants/acme/adapters/a@prod"), "RollbackAlias"),
-            (lambda: admin.promote_canary("tenants/acme/adapters/a@prod"), "PromoteCanary"),
             (lambda: admin.rotate_key("tenants/acme/apiKeys/1"), "RotateApiKey"),
-            (lambda: admin.set_alias("tenants/acme/adapters/a", "prod", 1, etag="old"), "SetAlias"),
+            (lambda: admin.update_adapter("tenants/acme/adapters/a", display_name="A", etag="old"), "UpdateAdapter"),
         ):
             server.script(method, BUSY)
             with pytest.raises(Overloaded):

@@ -128,11 +128,11 @@ async def test_without_credit_no_more_comes_than_the_window_and_the_last_output(
             outputs.extend((await stream.read()).outputs)
         while pair.server.held == 0:
             await asyncio.sleep(0.005)
-        await stream.write(pb.ConnectRequest(credit=pb.Credit(call=2, outputs=1)))
+        await stream.write(pb.ConnectRequest(credits=pb.CreditBatch(calls=[pb.Credit(call=2, outputs=1)])))
         (merged,) = (await stream.read()).outputs
         assert merged.token_ids
-        await stream.write(pb.ConnectRequest(credit=pb.Credit(call=2, outputs=1_000_000)))
-        await stream.write(pb.ConnectRequest(credit=pb.Credit(call=77, outputs=1)))
+        await stream.write(pb.ConnectRequest(credits=pb.CreditBatch(calls=[pb.Credit(call=2, outputs=1_000_000)])))
+        await stream.write(pb.ConnectRequest(credits=pb.CreditBatch(calls=[pb.Credit(call=77, outputs=1)])))
         pair.engine.release.set()
         outputs = []
         while not outputs or not outputs[-1].HasField("finished"):

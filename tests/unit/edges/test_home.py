@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ async def test_two_uploads_made_at_once_do_not_break_each_other(
         """The second thread's call runs while the first is between its folder and its upload.json."""
         if not made:
             made.append("")
-            made[0] = uploads._create(two, "a-two").id
+            made[0] = uploads._create(two, "a-two", secrets.token_hex(16)).id
         return dumps(value, **options)
 
     monkeypatch.setattr("lorry.registry.adapters.uploads.json.dumps", cast(Any, meanwhile))

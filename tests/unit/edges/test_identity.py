@@ -17,7 +17,7 @@ from lorry.ids import ChunkId, Generation, SlotId
 from lorry.layers.base_files import base_digest
 from lorry.models.weights import load_tensors, read_spec
 from lorry.scheduler.plan import SlotLoad
-from tests.support.adapters import ref_of, save_adapter
+from tests.support.adapters import key_of, ref_of, save_adapter
 from tests.support.tiny_base import write_tiny_base
 
 NORM = "model.layers.0.self_attn.q_proj.weight"
@@ -60,5 +60,5 @@ def test_a_damaged_host_image_is_not_loaded(tmp_path: Path) -> None:
     next(iter(image.sites.values())).a[0, 0, 0] += 1.0
     arena = AdapterArena(spec, 2, 8)
     with pytest.raises(AdapterLoadFailed):
-        arena.load(SlotLoad(SlotId(0), Generation(1), digest, (ChunkId(0),)), image, 0)
+        arena.load(SlotLoad(SlotId(0), Generation(1), key_of(digest), (ChunkId(0),)), image, 0)
     assert arena.entry(SlotId(0)) is None

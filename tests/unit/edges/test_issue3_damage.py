@@ -27,7 +27,7 @@ def test_whoever_was_preempted_from_the_slot_ends() -> None:
     for _ in range(4):
         rig.step()
     rig.scheduler.preempt(RequestId("one"))
-    rig.scheduler.slot_lost(A.digest)
+    rig.scheduler.slot_lost(A.key)
     rig.step()
     assert isinstance(rig.error("one"), SlotIntegrity)
     assert rig.all_free()
@@ -39,7 +39,7 @@ def test_scores_of_a_prompt_are_no_better_than_its_tokens() -> None:
     rig.step()
     assert rig.of("one")[0].prompt_logprobs
     rig.scheduler.preempt(RequestId("one"))
-    rig.scheduler.slot_lost(A.digest)
+    rig.scheduler.slot_lost(A.key)
     rig.step()
     assert isinstance(rig.error("one"), SlotIntegrity)
 
@@ -48,7 +48,7 @@ def test_a_step_under_way_publishes_nothing_of_it() -> None:
     rig = Rig()
     rig.add("one", A, ids=IDS, out=12, cache_salt=b"salt")
     plan = plan_of(rig)
-    rig.scheduler.slot_lost(A.digest)
+    rig.scheduler.slot_lost(A.key)
     rig.scheduler.complete(plan, rig.device.run(plan))
     rig.scheduler.check_integrity()
     assert rig.scheduler.state()["prefix_cache"]["pages"] == 0
@@ -60,7 +60,7 @@ def test_whoever_comes_next_is_served_from_a_new_load(leaves: bool) -> None:
     rig = Rig()
     rig.add("one", A, ids=IDS, out=12)
     rig.step()
-    rig.scheduler.slot_lost(A.digest)
+    rig.scheduler.slot_lost(A.key)
     if leaves:
         rig.scheduler.abort(RequestId("one"))
     rig.add("next", A, ids=IDS, out=3)

@@ -14,8 +14,8 @@ A, B = version("a", 8), version("b", 8)
 IDS = tuple(range(10, 26))
 
 
-@pytest.mark.parametrize("digest", [B.digest, None], ids=["another", "the base"])
-def test_a_decode_on_another_adapter_ends_its_request(digest: object) -> None:
+@pytest.mark.parametrize("adapter", [B.key, None], ids=["another", "the base"])
+def test_a_decode_on_another_adapter_ends_its_request(adapter: object) -> None:
     """The same as for the first token, on the short path that nearly all decodes take."""
     rig = Rig()
     rig.add("one", A, out=8)
@@ -23,12 +23,12 @@ def test_a_decode_on_another_adapter_ends_its_request(digest: object) -> None:
     rig.step()
     plan = rig.scheduler.plan()
     assert plan is not None
-    rows = tuple(SequenceResult(row.sequence, (7,), digest) for row in plan.sequences)  # type: ignore[arg-type]
+    rows = tuple(SequenceResult(row.sequence, (7,), adapter) for row in plan.sequences)  # type: ignore[arg-type]
     rig.updates += rig.scheduler.complete(plan, StepResult(plan.step, rows, 0.0))
     rig.events += rig.scheduler.drain_events()
     assert isinstance(rig.error("one"), SlotIntegrity)
     assert sum(len(update.tokens) for update in rig.of("one")) == 2
-    assert A.digest not in rig.residency.resident, "the slot is loaded again before anybody else runs from it"
+    assert A.key not in rig.residency.resident, "the slot is loaded again before anybody else runs from it"
     rig.scheduler.check_integrity()
 
 

@@ -15,7 +15,7 @@ from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
 from lorry.residency import Ready
 from lorry.scheduler.plan import SlotLoad
-from tests.support.adapters import FolderHost, save_adapter
+from tests.support.adapters import FolderHost, key_of, save_adapter
 from tests.support.kinds import LAYER_KINDS
 from tests.support.resident import linux_only, resident_bytes
 from tests.support.tiny_base import tiny_config, write_tiny_base
@@ -36,7 +36,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[DecoderSpec, list[
         save_adapter(base, folder / f"a{seed}", seed=seed, r=rank)
         ref = host.add(folder / f"a{seed}")
         host.ensure(ref)
-        image = host.image(ref.digest)
+        image = host.image(ref.key)
         assert image is not None
         found.append(image)
     return spec, found
@@ -44,7 +44,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[DecoderSpec, list[
 
 def load(arena: AdapterArena, slot: int, image: DeviceImage, *chunks: int) -> None:
     ids = tuple(ChunkId(chunk) for chunk in chunks)
-    arena.load(SlotLoad(SlotId(slot), Generation(1), image.digest, ids), image, step=0)
+    arena.load(SlotLoad(SlotId(slot), Generation(1), key_of(image.digest), ids), image, step=0)
 
 
 def operands(arena: AdapterArena) -> list[torch.Tensor]:
@@ -147,7 +147,7 @@ def test_what_stays_of_a_chunk_of_smollm2_is_bounded() -> None:
             operand.fill_(1.0)
         in_use = SlotId(0)
         rows = tuple(r for c in range(8) if c not in given for r in range(c * RANK, (c + 1) * RANK))
-        arena._slots[in_use] = SlotEntry(Generation(1), AdapterDigest("rest"), rows, ())
+        arena._slots[in_use] = SlotEntry(Generation(1), key_of(AdapterDigest("rest")), rows, ())
         arena.release([ChunkId(chunk) for chunk in given])
         left = sum(resident_bytes(operand) for operand in operands(arena)) - (8 - len(given)) * chunk_bytes
         assert left <= keeps * chunk_bytes * len(given)
@@ -180,7 +180,7 @@ def with_extras(tmp_path_factory: pytest.TempPathFactory) -> tuple[DecoderSpec, 
     make(load_base(folder / "base"), folder / "adapter", kind)
     ref = host.add(folder / "adapter")
     assert isinstance(host.ensure(ref), Ready)
-    image = host.image(ref.digest)
+    image = host.image(ref.key)
     assert image is not None
     return read_spec(folder / "base"), image
 
@@ -224,7 +224,7 @@ def test_an_adapter_without_rank_rows_takes_no_chunk(tmp_path: Path) -> None:
     assert isinstance(ready, Ready)
     assert ready.rank == 0
     assert ready.extra_bytes > 0
-    image = host.image(ref.digest)
+    image = host.image(ref.key)
     assert image is not None
     arena = AdapterArena(spec, 2, RANK)
     load(arena, 0, image)

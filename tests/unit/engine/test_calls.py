@@ -13,7 +13,7 @@ from lorry.engine.choices import Calls, Outcome
 from lorry.engine.contract import ChoiceEnd, EngineRequest, Finished, Provenance, Started, Tokens
 from lorry.engine.events import EngineOccurrence, RequestAdmitted, RequestEnded, RequestStarted
 from lorry.errors import AlreadyExists, InternalError, Overloaded, RequestCancelled, SlotIntegrity
-from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
+from lorry.ids import AdapterDigest, AdapterKey, BaseDigest, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 from lorry.scheduler import Ending, FirstStep, ScheduledRequest, Scheduler, SequenceUpdate
 from tests.unit.engine_contract.fakes import adapter_ref, tokenizer
@@ -40,8 +40,8 @@ class Book:
     def abort(self, request_id: RequestId) -> None:
         self.aborted.append(request_id)
 
-    def slot_lost(self, digest: AdapterDigest) -> None:
-        self.lost.append(digest)
+    def slot_lost(self, adapter: AdapterKey) -> None:
+        self.lost.append(adapter.digest)
 
 
 @dataclass
@@ -60,8 +60,8 @@ class Desk:
         scheduler = cast(Scheduler[AdapterRef], self.book)
         self.calls = Calls(scheduler, tokenizer(), self.verify, provenance, self.told.append, lambda: 1.0)
 
-    def verify(self, digest: AdapterDigest, step: int) -> None:
-        self.verified.append((digest, step))
+    def verify(self, adapter: AdapterKey, step: int) -> None:
+        self.verified.append((adapter.digest, step))
         if self.damaged:
             raise SlotIntegrity("damaged")
 
@@ -81,7 +81,7 @@ class Desk:
 
     def tell(self, request_id: str, *tokens: int, step: int = 0, **changes: Any) -> list[Any]:
         """The events, or the error, that an update leads to."""
-        update = SequenceUpdate(RequestId(request_id), tokens, DIGEST)
+        update = SequenceUpdate(RequestId(request_id), tokens, ADAPTER.key)
         for name, value in changes.items():
             setattr(update, name, value)
         return _events(self.calls.update(update, step))

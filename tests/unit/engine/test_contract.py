@@ -31,5 +31,6 @@ class TestLocalEngine(EngineContract):
         memory = replace(TINY_MEMORY, budget_bytes=32 << 20)
         async with running(engine_config(folders / "base", scheduler=scheduler, memory=memory)) as r:
             adapters = [r.host.add(folders / f"a{i}") for i in range(2)]
+            twin = r.host.add(folders / "a0", "a_twin")
             prompts = [(1, 2, 3), (40, 41), (100, 7, 9, 30)]
-            yield Bench(r.engine, Tokenizer.load(folders / "base"), adapters, prompts, long_tokens=8000)
+            yield Bench(r.engine, Tokenizer.load(folders / "base"), adapters, twin, prompts, long_tokens=8000)

@@ -15,7 +15,7 @@ from lorry.engine.build import build
 from lorry.engine.parts import EngineParts
 from lorry.engine.texts import LoadedTexts
 from lorry.errors import AdapterLoadFailed
-from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, ChunkId, Generation, SlotId
 from lorry.models.weights import read_spec
 from lorry.scheduler.plan import SlotLoad, StepPlan, StepResult
 from lorry.text import Tokenizer, read_version_text
@@ -42,7 +42,7 @@ async def test_it_answers_after_the_host_tier_gave_its_copy_to_another(tmp_path:
             store.put_file_sync(f"{ref.prefix}/{file.path}", folder / file.path)
         host = FolderHost(read_spec(base), base)
         host.ensure(host.add(folder))
-        image = host.image(ref.digest)
+        image = host.image(ref.key)
         assert image is not None
         size = max(size, image.nbytes + Tokenizer.load(base, folder).nbytes)
     config = engine_config(
@@ -58,7 +58,7 @@ async def test_it_answers_after_the_host_tier_gave_its_copy_to_another(tmp_path:
         before = await ask(engine, (5, 6, 7), first, text=own)
         await ask(engine, (5, 6, 7), other, text=others_own)
         with pytest.raises(AdapterLoadFailed, match="not in host memory"):
-            built.parts.runner._image(first.digest)
+            built.parts.runner._image(first.key)
         for _ in range(2):
             after = await ask(engine, (5, 6, 7), first, text=own)
             assert (after.started.tier, after.ids, after.text) == ("device", before.ids, before.text)
@@ -68,20 +68,20 @@ async def test_it_answers_after_the_host_tier_gave_its_copy_to_another(tmp_path:
 
 
 def test_texts_are_kept_for_what_is_loaded_and_no_longer() -> None:
-    first, other = AdapterDigest("a" * 64), AdapterDigest("b" * 64)
+    first, other = (AdapterKey(AdapterDigest("a" * 64), AdapterScope(scope)) for scope in ("a_own", "a_other"))
     host = {first, other}
 
-    def on_host(digest: AdapterDigest) -> Tokenizer | None:
-        if digest not in host:
+    def on_host(adapter: AdapterKey) -> Tokenizer | None:
+        if adapter not in host:
             raise AdapterLoadFailed("gone")
         return None
 
     texts = LoadedTexts(on_host)
 
     def step(
-        number: int, slot: int, digest: AdapterDigest | None, unloads: tuple[int, ...] = (), fails: bool = False
+        number: int, slot: int, adapter: AdapterKey | None, unloads: tuple[int, ...] = (), fails: bool = False
     ) -> None:
-        loads = () if digest is None else (SlotLoad(SlotId(slot), Generation(number), digest, (ChunkId(0),)),)
+        loads = () if adapter is None else (SlotLoad(SlotId(slot), Generation(number), adapter, (ChunkId(0),)),)
         plan = StepPlan(number, (), (), tuple(map(SlotId, unloads)), loads, ())
         texts.note(plan, StepResult(number, (), 0.0, ((SlotId(slot), "why"),) if fails else ()))
 

@@ -8,12 +8,15 @@ import pytest
 
 from lorry.engine.arena import SlotEntry
 from lorry.errors import SlotIntegrity
-from lorry.ids import BASE_SLOT, AdapterDigest, Generation, PageId, SequenceId, SlotId
+from lorry.ids import BASE_SLOT, AdapterDigest, AdapterKey, Generation, PageId, SequenceId, SlotId
 from lorry.scheduler.plan import NewSequence, SequenceResult, SequenceStep, StepPlan
+from tests.support.adapters import key_of
 from tests.support.tiny_base import write_tiny_base
 from tests.unit.engine.plans import GREEDY, Planner
 
-SLOT, OWN, OTHER = SlotId(1), AdapterDigest("a" * 64), AdapterDigest("b" * 64)
+SLOT, OWN, OTHER = SlotId(1), key_of(AdapterDigest("a" * 64)), key_of(AdapterDigest("b" * 64))
+THEIRS = key_of(OWN.digest, "a_theirs")
+"""The same bytes, loaded for another adapter."""
 PROMPT = (7, 9, 30)
 
 
@@ -38,10 +41,10 @@ def run(planner: Planner, lies_there: SlotEntry | None, number: int) -> Sequence
 
 
 def test_a_slot_that_is_not_the_planned_fill_runs_nothing(planner: Planner) -> None:
-    def entry(generation: int, digest: AdapterDigest) -> SlotEntry:
-        return SlotEntry(Generation(generation), digest, (), planner.arena._sums(()))
+    def entry(generation: int, adapter: AdapterKey) -> SlotEntry:
+        return SlotEntry(Generation(generation), adapter, (), planner.arena._sums(()))
 
-    foreign = (None, entry(1, OWN), entry(3, OWN), entry(2, OTHER))
+    foreign = (None, entry(1, OWN), entry(3, OWN), entry(2, OTHER), entry(2, THEIRS))
     for number, lies_there in enumerate(foreign):
         result = run(planner, lies_there, number)
         assert (result.tokens, result.adapter, result.fault) == ((), None, SlotIntegrity.reason)

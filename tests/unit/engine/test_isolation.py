@@ -115,5 +115,5 @@ async def test_pages_slots_and_holds_are_free_after_a_reader_goes_away(tmp_path:
         settled = await r.engine.state()
         assert settled["scheduler"]["pages"]["used"] == 0
         assert [slot["pins"] + slot["holds"] for slot in settled["scheduler"]["slots"]] == [0]
-        assert ref.digest not in r.host.retained
+        assert ref.key not in r.host.retained
         assert torch.isfinite(r.parts.kv.arena).all()

@@ -15,7 +15,7 @@ from lorry.engine.metrics import CACHED, COMPUTED, DECODE, OUTPUT, PREFILL
 from lorry.errors import EngineUnavailable, InvalidRequest, SlotIntegrity
 from lorry.gateway.metrics.catalog import LOADS, STEP, STEP_ADAPTERS
 from lorry.histogram import LOAD_S, Histogram
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 from tests.support.engines import ask, engine_config, preempt_at_every_step, running
 from tests.support.tracers import write_tracer, write_tracer_base
 
@@ -116,9 +116,9 @@ async def test_what_is_computed_again_after_a_preemption_counts_again(folder: Pa
     assert found.tokens[OUTPUT] == sum(answer.finished.output_tokens for answer in answers)
 
 
-def spoil(arena: AdapterArena, digest: AdapterDigest) -> None:
+def spoil(arena: AdapterArena, adapter: AdapterKey) -> None:
     """Changes its bytes behind the slot table."""
-    entry = arena.entry(arena.slot_of(digest))
+    entry = arena.entry(arena.slot_of(adapter))
     assert entry is not None
     for weights in arena.sites.values():
         weights.a[:, entry.rows[0]] += 1.0
@@ -135,7 +135,7 @@ async def test_evictions_and_damaged_bytes(folder: Path) -> None:
         assert found.loads["host"].count == 4
         assert found.integrity["slot"] == 0
         assert found.ranks == {"used": 8, "padding": 0}, "of the one that is there now"
-        spoil(r.parts.arena, refs[1].digest)
+        spoil(r.parts.arena, refs[1].key)
         with pytest.raises(SlotIntegrity):
             await ask(r.engine, [1, 2, 3], refs[1], 2)
         assert (await r.engine.metrics()).integrity["slot"] >= 1

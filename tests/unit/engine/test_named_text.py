@@ -8,7 +8,7 @@ import pytest
 
 from lorry.adapters.plan import TextPlan
 from lorry.errors import AdapterLoadFailed
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 from lorry.text import Tokenizer
 from tests.unit.engine.test_calls import FIRST, Desk
 
@@ -25,8 +25,8 @@ def test_the_scheduler_knows_end_ids_and_tokenizer_of_each_choice(changes: dict[
 def test_a_text_side_that_is_no_longer_there_ends_its_call_alone() -> None:
     desk = Desk()
 
-    def gone(digest: AdapterDigest) -> Tokenizer | None:
-        raise AdapterLoadFailed(f"adapter {digest}: its image is not in host memory")
+    def gone(adapter: AdapterKey) -> Tokenizer | None:
+        raise AdapterLoadFailed(f"adapter {adapter}: its image is not in host memory")
 
     desk.calls._text = gone
     desk.open()

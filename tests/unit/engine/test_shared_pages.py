@@ -124,7 +124,7 @@ def test_chunks_given_back_may_be_loaded_in_the_same_plan(world: World, tmp_path
         save_adapter(world.model, tmp_path / f"a{seed}", seed=seed)
         refs.append(world.host.add(tmp_path / f"a{seed}"))
         world.host.ensure(refs[-1])
-    loads = [SlotLoad(SlotId(0), Generation(1 + i), refs[i].digest, (ChunkId(2 - i),)) for i in range(2)]
+    loads = [SlotLoad(SlotId(0), Generation(1 + i), refs[i].key, (ChunkId(2 - i),)) for i in range(2)]
     world.run(step(0, 0, 4, 1, (0,)), new=(new(0, (1, 2, 3, 4)),), loads=(loads[0],))
     world.run(
         step(0, 4, 1, 1, (0,)),
@@ -135,7 +135,7 @@ def test_chunks_given_back_may_be_loaded_in_the_same_plan(world: World, tmp_path
     world.arena.check_integrity()
     entry = world.arena.entry(SlotId(0))
     assert entry is not None
-    assert entry.digest == refs[1].digest
+    assert entry.adapter == refs[1].key
     weights = next(iter(world.arena.sites.values()))
     assert weights.a[:, 8:16].any()
     assert not weights.a[:, 16:24].any()

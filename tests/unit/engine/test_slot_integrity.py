@@ -67,7 +67,7 @@ async def test_a_swap_before_a_request_yields_no_token_and_is_healed_by_a_reload
         one, other = r.host.add(folder / "one"), r.host.add(folder / "other")
         before = await ask(r.engine, [1, 2, 3], one, 8)
         await ask(r.engine, [1, 2, 3], other, 8)
-        swap_bytes(r.parts.arena, r.parts.arena.slot_of(one.digest), r.parts.arena.slot_of(other.digest))
+        swap_bytes(r.parts.arena, r.parts.arena.slot_of(one.key), r.parts.arena.slot_of(other.key))
         for ref in (one, other):
             assert await events_before_the_fault(r, ref) == []
         healed = await ask(r.engine, [1, 2, 3], one, 8)
@@ -95,7 +95,7 @@ async def test_a_swap_while_an_answer_runs_ends_it_with_an_error(folder: Path) -
             async for event in r.engine.generate(request):
                 if isinstance(event, Tokens) and not swapped:
                     swapped.append(True)
-                    swap_bytes(r.parts.arena, r.parts.arena.slot_of(one.digest), r.parts.arena.slot_of(other.digest))
+                    swap_bytes(r.parts.arena, r.parts.arena.slot_of(one.key), r.parts.arena.slot_of(other.key))
 
         with pytest.raises(SlotIntegrity):
             await read_and_swap()
@@ -110,7 +110,7 @@ async def test_a_damaged_host_image_fails_one_load_and_is_brought_anew(folder: P
     async with running(engine_config(folder / "base")) as r:
         one = r.host.add(folder / "one")
         r.host.ensure(one)
-        image = r.host.image(one.digest)
+        image = r.host.image(one.key)
         assert image is not None
         next(iter(image.sites.values())).a[0, 0, 0] += 1.0
         with pytest.raises(AdapterLoadFailed, match="damaged"):
@@ -129,7 +129,7 @@ async def test_an_overwritten_generation_is_never_run(folder: Path) -> None:
     async with running(engine_config(folder / "base")) as r:
         one = r.host.add(folder / "one")
         await ask(r.engine, [1, 2, 3], one, 4)
-        slot = r.parts.arena.slot_of(one.digest)
+        slot = r.parts.arena.slot_of(one.key)
         entry = r.parts.arena.entry(slot)
         assert entry is not None
         r.parts.arena._slots[slot] = replace(entry, generation=Generation(entry.generation + 1))

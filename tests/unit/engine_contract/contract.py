@@ -16,6 +16,7 @@ import pytest
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Finished, Started, Tokens
 from lorry.errors import (
+    AdapterCold,
     AdapterObjectMissing,
     DeadlineExceeded,
     EngineUnavailable,
@@ -39,6 +40,8 @@ class Bench:
     engine: EngineClient
     tokenizer: Tokenizer
     adapters: Sequence[AdapterRef]
+    twin: AdapterRef
+    """The bytes of the first, of another adapter."""
     prompts: Sequence[tuple[int, ...]]
     long_tokens: int = 200
     """max_tokens of a request that must still run when the test acts on it."""
@@ -269,7 +272,7 @@ class EngineContract:
         """Never the base's, never another's: an error that is not the base's answer. Engines that make up adapters
         (the fake) state the unknown digest, which is its truth."""
         known = bench.adapters[0]
-        stranger = AdapterRef(AdapterDigest("f" * 64), known.prefix + "-absent", known.files)
+        stranger = replace(known, digest=AdapterDigest("f" * 64), prefix=known.prefix + "-absent")
         try:
             events = await collect(bench, await bench_request(bench, stranger))
         except LorryError:
@@ -322,14 +325,14 @@ class EngineContract:
     async def test_a_version_is_brought_in_and_taken_off_the_device(self, bench: Bench) -> None:
         first, second = bench.adapters[:2]
         await bench.engine.preload(second, WAIT_S)
-        brought = await bench.engine.whereabouts(second.digest)
+        brought = await bench.engine.whereabouts(second.key)
         assert (brought.device, brought.host, brought.live) == (False, True, 0)
         answer = ids_of(await collect(bench, await bench_request(bench, first)))
         await until_idle(bench)
-        assert (await bench.engine.whereabouts(first.digest)).device
-        assert await bench.engine.evict(first.digest)
-        assert not (await bench.engine.whereabouts(first.digest)).device
-        assert not await bench.engine.evict(first.digest)
+        assert (await bench.engine.whereabouts(first.key)).device
+        assert await bench.engine.evict(first.key)
+        assert not (await bench.engine.whereabouts(first.key)).device
+        assert not await bench.engine.evict(first.key)
         assert ids_of(await collect(bench, await bench_request(bench, first))) == answer
 
     async def test_what_runs_is_not_taken_off_the_device(self, bench: Bench) -> None:
@@ -337,11 +340,35 @@ class EngineContract:
         events: Any = bench.engine.generate(await bench_request(bench, adapter, max_tokens=bench.long_tokens))
         async with asyncio.timeout(WAIT_S), aclosing(events):
             await anext(events)
-            assert (await bench.engine.whereabouts(adapter.digest)).live == 1
+            assert (await bench.engine.whereabouts(adapter.key)).live == 1
             with pytest.raises(FailedPrecondition, match="1 requests run"):
-                await bench.engine.evict(adapter.digest)
+                await bench.engine.evict(adapter.key)
             assert isinstance(await anext(events), Tokens)
         await until_idle(bench)
+
+    async def test_nothing_tells_of_another_adapters_copy_of_the_same_bytes(self, bench: Bench) -> None:
+        theirs, ours = bench.adapters[0], bench.twin
+        assert theirs.digest == ours.digest
+        events: Any = bench.engine.generate(await bench_request(bench, theirs, max_tokens=bench.long_tokens))
+        async with asyncio.timeout(WAIT_S), aclosing(events):
+            await anext(events)
+            found = await bench.engine.whereabouts(ours.key)
+            assert (found.device, found.host, found.disk and found.live) == (False, False, False)
+            with pytest.raises(AdapterCold):
+                await collect(bench, await bench_request(bench, ours, reject_cold=True))
+            assert not await bench.engine.evict(ours.key), "nothing of it runs"
+            answer = await collect(bench, await bench_request(bench, ours))
+            assert isinstance(answer[0], Started)
+            assert answer[0].tier not in ("device", "host", "base")
+            assert answer[0].provenance.adapter == ours.digest
+            assert (await bench.engine.whereabouts(ours.key)).device
+            assert await bench.engine.evict(ours.key)
+            assert (await bench.engine.forget(ours.key)).device_slots == 0
+            assert (await bench.engine.whereabouts(theirs.key)).live == 1
+            assert isinstance(await anext(events), Tokens)
+        await until_idle(bench)
+        assert (await bench.engine.whereabouts(theirs.key)).device
+        assert not (await bench.engine.whereabouts(ours.key)).host
 
     async def test_a_version_is_forgotten_and_nothing_else(self, bench: Bench) -> None:
         doomed, kept = bench.adapters[:2]
@@ -350,24 +377,17 @@ class EngineContract:
         async with asyncio.timeout(WAIT_S), aclosing(events), aclosing(other):
             await anext(events)
             await anext(other)
-            told = await bench.engine.forget(doomed.digest, shared=True)
-            assert isinstance(await anext(events), Tokens)
-            found = await bench.engine.forget(doomed.digest)
-            assert (told.disk_bytes, told.host_bytes, told.device_slots) == (
-                found.disk_bytes,
-                found.host_bytes,
-                found.device_slots,
-            )
+            found = await bench.engine.forget(doomed.key)
             assert found.device_slots == 1
             assert found.host_bytes > 0
             assert found.disk_bytes > 0
             with pytest.raises(AdapterObjectMissing, match="purged"):
                 async for _ in events:
                     pass
-            gone = await bench.engine.whereabouts(doomed.digest)
+            gone = await bench.engine.whereabouts(doomed.key)
             assert (gone.device, gone.host, gone.disk, gone.live) == (False, False, False, 0)
             assert isinstance(await anext(other), Tokens)
-            again = await bench.engine.forget(doomed.digest)
+            again = await bench.engine.forget(doomed.key)
             assert (again.device_slots, again.host_bytes, again.disk_bytes, again.kv_pages) == (0, 0, 0, 0)
         await until_idle(bench)
 

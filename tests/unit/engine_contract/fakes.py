@@ -7,6 +7,7 @@ import hashlib
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef
@@ -14,7 +15,7 @@ from lorry.engine.contract import EngineClient, EngineInfo
 from lorry.engine.fake import FakeEngine
 from lorry.engine.transport_client import GrpcEngineClient
 from lorry.engine.transport_server import serve_engine
-from lorry.ids import AdapterDigest, BaseDigest
+from lorry.ids import AdapterDigest, AdapterScope, BaseDigest
 from lorry.text import Tokenizer
 from tests.unit.engine_contract.contract import Bench
 from tests.unit.text import bases
@@ -41,7 +42,12 @@ def tokenizer() -> Tokenizer:
 
 def adapter_ref(name: str) -> AdapterRef:
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return AdapterRef(AdapterDigest(digest), f"adapters/{digest}", (AdapterFile("adapter_config.json", 1, digest),))
+    return AdapterRef(
+        AdapterDigest(digest),
+        f"adapters/{digest}",
+        (AdapterFile("adapter_config.json", 1, digest),),
+        AdapterScope(f"a_{name}"),
+    )
 
 
 ADAPTERS = tuple(adapter_ref(name) for name in ("one", "two", "three"))
@@ -69,7 +75,8 @@ def fake_engine(base: BaseDigest = BASE_DIGEST) -> FakeEngine:
 
 def bench_of(engine: EngineClient) -> Bench:
     prompts = [tuple(tokenizer().encode(text, False)) for text in ("the lorry", "many tenants", "東京 🚚")]
-    return Bench(engine, tokenizer(), ADAPTERS, prompts)
+    twin = replace(ADAPTERS[0], scope=AdapterScope("a_twin"))
+    return Bench(engine, tokenizer(), ADAPTERS, twin, prompts, long_tokens=10_000)
 
 
 @asynccontextmanager

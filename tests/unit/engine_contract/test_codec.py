@@ -14,10 +14,17 @@ from lorry.adapters.manifest import AdapterFile, AdapterRef
 from lorry.adapters.plan import TextPlan
 from lorry.engine.contract import ChoiceEnd, EngineEvent, EngineRequest, Finished, Provenance, Started, Tokens
 from lorry.engine.metrics import EngineMetrics
-from lorry.engine.transport_codec import add_event, events_from_proto, request_from_proto, request_to_proto
+from lorry.engine.transport_codec import (
+    add_event,
+    events_from_proto,
+    key_from_proto,
+    request_from_proto,
+    request_to_proto,
+)
 from lorry.engine.transport_metrics import metrics_from_proto, metrics_to_proto
+from lorry.errors import InvalidRequest
 from lorry.histogram import Spread
-from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
+from lorry.ids import AdapterDigest, AdapterScope, BaseDigest, RequestId, TenantId
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
@@ -28,7 +35,9 @@ FULL = EngineRequest(
     RequestId("r"),
     TenantId("t"),
     (1, 2, 3),
-    AdapterRef(AdapterDigest("a" * 64), "adapters/a", (AdapterFile("adapter_config.json", 7, "c" * 64),)),
+    AdapterRef(
+        AdapterDigest("a" * 64), "adapters/a", (AdapterFile("adapter_config.json", 7, "c" * 64),), AdapterScope("a_one")
+    ),
     BaseDigest("b" * 64),
     SamplingParams(0.5, 0.25, 40, 0.125, 2**63 + 5, 1.5, -0.75, 0.625, ((3, -2.5), (17, 100.0))),
     StoppingParams(9, 2, ("x", "y"), (5, 6), True, True),
@@ -49,6 +58,14 @@ FULL = EngineRequest(
 @pytest.mark.parametrize("request_", [PLAIN, FULL], ids=["plain", "full"])
 def test_requests_come_back(request_: EngineRequest) -> None:
     assert request_from_proto(request_to_proto(request_, 1)) == request_
+
+
+@pytest.mark.parametrize("message", [pb.AdapterVersionRef, pb.GetWhereaboutsRequest, pb.EvictRequest, pb.ForgetRequest])
+def test_a_version_without_a_scope_is_refused(message: type[Any]) -> None:
+    """An older gateway's: two adapters with equal bytes would have one copy."""
+    with pytest.raises(InvalidRequest, match="scope"):
+        key_from_proto(message(sha256="a" * 64))
+    assert key_from_proto(message(sha256="a" * 64, scope="a_1")) == ("a" * 64, "a_1")
 
 
 def test_full_leaves_no_field_at_its_default() -> None:

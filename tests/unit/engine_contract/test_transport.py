@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import grpc.aio
 import pytest
 
 from lorry.engine import transport_link
-from lorry.engine.contract import Finished, Started
+from lorry.engine.contract import Finished, Started, Tokens
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
 from lorry.engine.transport_codec import request_to_proto
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.engine.transport_link import Link
-from lorry.errors import EngineUnavailable
+from lorry.errors import EngineUnavailable, InvalidRequest
+from lorry.ids import AdapterScope
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 from tests.unit.engine_contract.contract import Bench, bench_request, collect
@@ -133,6 +135,24 @@ async def test_a_stream_whose_calls_do_not_count_up_is_ended(tmp_path: Path, num
         await stream.write(pb.ConnectRequest(submit=pb.SubmitBatch(requests=requests)))
         assert [answer async for answer in stream] == []
     await server.stop()
+
+
+async def test_a_request_without_a_scope_ends_alone(pair: tuple[FakeEngine, Bench]) -> None:
+    """It never reaches the engine, and the others on its stream go on."""
+    engine, bench = pair
+    running: Any = bench.engine.generate(await bench_request(bench, bench.adapters[0], max_tokens=bench.long_tokens))
+    async with aclosing(running), asyncio.timeout(WAIT_S):
+        await anext(running)
+        nobodys = replace(bench.adapters[1], scope=AdapterScope(""))
+        with pytest.raises(InvalidRequest, match="scope"):
+            await collect(bench, await bench_request(bench, nobodys))
+        with pytest.raises(InvalidRequest, match="scope"):
+            await bench.engine.preload(nobodys, WAIT_S)
+        for ask in (bench.engine.whereabouts, bench.engine.evict, bench.engine.forget):
+            with pytest.raises(InvalidRequest, match="scope"):
+                await ask(nobodys.key)
+        assert isinstance(await anext(running), Tokens)
+    assert len(engine.seen) == 1
 
 
 async def test_clients_are_not_told_where_the_engine_listens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

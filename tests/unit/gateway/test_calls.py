@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lorry.errors import EngineUnavailable, InternalError
+from lorry.errors import EngineUnavailable, InternalError, LorryError
 from lorry.gateway import EngineRoutes, GatewayCounters, MemoryUsage
 from lorry.gateway.admission import Admitted
 from lorry.gateway.calls import Calls
@@ -37,7 +37,7 @@ class _Context:
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         self.done.append(callback)
 
-    def cancel(self) -> None:
+    def cancel(self, error: LorryError | None = None) -> None:
         raise AssertionError("nobody stalls here")
 
 

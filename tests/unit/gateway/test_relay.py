@@ -27,8 +27,9 @@ from lorry.engine.metrics import EngineMetrics
 from lorry.errors import EmptyStream, GrantRevoked, InternalError, LorryError, ProvenanceMismatch, RequestCancelled
 from lorry.gateway.pieces import Piece
 from lorry.gateway.provenance import Expected
-from lorry.gateway.relay import Batch, Pace, Relay
-from lorry.ids import AdapterDigest, BaseDigest, RequestId, TenantId
+from lorry.gateway.relay import Batch, Relay
+from lorry.gateway.ticker import Ticker
+from lorry.ids import AdapterDigest, AdapterKey, BaseDigest, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
 DIGEST, BASE = AdapterDigest("a" * 64), BaseDigest("b" * 64)
@@ -40,15 +41,15 @@ REQUEST = EngineRequest(RequestId("r"), TenantId("t"), (1, 2, 3), None, BASE, Sa
 
 
 class HandFed(EngineClient):
-    """Yields what is put into ``feed``; None ends the iterator, an exception is raised."""
+    """Yields what is put into ``queue``; None ends the iterator, an exception is raised."""
 
     def __init__(self) -> None:
-        self.feed: asyncio.Queue[EngineEvent | Exception | None] = asyncio.Queue()
+        self.queue: asyncio.Queue[EngineEvent | Exception | None] = asyncio.Queue()
         self.closed = False
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
         try:
-            while (event := await self.feed.get()) is not None:
+            while (event := await self.queue.get()) is not None:
                 if isinstance(event, Exception):
                     raise event
                 yield event
@@ -57,7 +58,7 @@ class HandFed(EngineClient):
 
     async def give(self, *events: EngineEvent | Exception | None) -> None:
         for event in events:
-            self.feed.put_nowait(event)
+            self.queue.put_nowait(event)
         for _ in range(10 + 4 * len(events)):
             await asyncio.sleep(0)
 
@@ -70,16 +71,16 @@ class HandFed(EngineClient):
     async def metrics(self) -> EngineMetrics:
         raise NotImplementedError
 
-    async def whereabouts(self, digest: AdapterDigest) -> Whereabouts:
+    async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         raise NotImplementedError
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         raise NotImplementedError
 
-    async def evict(self, digest: AdapterDigest) -> bool:
+    async def evict(self, adapter: AdapterKey) -> bool:
         raise NotImplementedError
 
-    async def forget(self, digest: AdapterDigest, shared: bool = False) -> Forgotten:
+    async def forget(self, adapter: AdapterKey) -> Forgotten:
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -108,8 +109,8 @@ def engine() -> HandFed:
     return HandFed()
 
 
-def relay(engine: HandFed, seconds: float = 3600.0, tokens: int = 4, **changes: Any) -> Relay:
-    made = Relay(engine, replace(REQUEST, **changes), Expected(DIGEST, BASE, "t" * 64), Pace(seconds, tokens))
+def relay(engine: HandFed, seconds: float = 1e9, tokens: int = 4, **changes: Any) -> Relay:
+    made = Relay(engine, replace(REQUEST, **changes), Expected(DIGEST, BASE, "t" * 64), tokens, Ticker(seconds))
     made.start()
     return made
 
@@ -142,6 +143,30 @@ async def test_time_sends_what_has_come(engine: HandFed) -> None:
     await engine.give(token(1), token(2))
     async with asyncio.timeout(10):
         assert await made.next() == Batch(whole(1, 2), None)
+    await made.close()
+
+
+async def test_a_token_leaves_at_once_where_nothing_has_left_lately(engine: HandFed) -> None:
+    made = relay(engine)
+    await engine.give(STARTED, token(0))
+    await made.next()
+    made._left_at -= 2e9
+    await engine.give(token(1))
+    assert await made.next() == Batch(whole(1), None)
+    await engine.give(token(2))
+    assert not await ready(made), "one has just left"
+    await made.close()
+
+
+async def test_a_beat_that_finds_nothing_sends_nothing(engine: HandFed) -> None:
+    made = relay(engine, seconds=0.5, tokens=2)
+    await engine.give(STARTED, token(0))
+    await made.next()
+    made._take(token(1))
+    made._take(token(2))
+    assert await made.next() == Batch(whole(1, 2), None), "by number, before the beat that token 1 asked for"
+    made._beat()
+    assert not await ready(made)
     await made.close()
 
 

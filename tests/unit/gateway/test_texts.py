@@ -14,6 +14,7 @@ from lorry.adapters.store import DirectoryStore
 from lorry.errors import AdapterDigestMismatch, AdapterLoadFailed, AdapterObjectMissing, InvalidRequest
 from lorry.gateway import texts as module
 from lorry.gateway.texts import VersionTexts
+from lorry.ids import AdapterScope
 from lorry.text import Tokenizer
 from lorry.text.files import LIMITS
 from lorry.text.worker import VersionText
@@ -57,7 +58,9 @@ async def texts(tmp_path: Path, store: CountingStore) -> AsyncIterator[VersionTe
     assert not (tmp_path / "texts").exists()
 
 
-def put(store: CountingStore, base: Path, folder: Path, template: str, weights: str = "w") -> tuple[str, AdapterRef]:
+def put(
+    store: CountingStore, base: Path, folder: Path, template: str, weights: str = "w", scope: str = "a_own"
+) -> tuple[str, AdapterRef]:
     """(tokenizer digest, where the version lies)."""
     folder.mkdir(exist_ok=True)
     (folder / "chat_template.jinja").write_text(template)
@@ -66,7 +69,7 @@ def put(store: CountingStore, base: Path, folder: Path, template: str, weights: 
     digest = files_digest(files)
     for file in files:
         store.put_file_sync(f"adapters/{digest}/{file.path}", folder / file.path)
-    return Tokenizer.load(base, folder).sha256, AdapterRef(digest, f"adapters/{digest}", files)
+    return Tokenizer.load(base, folder).sha256, AdapterRef(digest, f"adapters/{digest}", files, AdapterScope(scope))
 
 
 async def chat(texts: VersionTexts, sha256: str, ref: AdapterRef, base: Path, tenant: str = "") -> tuple[int, ...]:
@@ -91,6 +94,10 @@ async def test_one_fetch_for_all_who_ask_and_of_text_files_alone(
     assert other[0] == sha256
     assert await chat(texts, *other, base) == answers[0]
     assert len(store.fetched) == 1, "equal text is there already"
+    theirs = put(store, base, tmp_path / "w", "lorry", "other weights", scope="a_theirs")
+    assert theirs[0] == sha256
+    assert await chat(texts, *theirs, base) == answers[0]
+    assert len(store.fetched) == 2, "another adapter's is fetched, whoever has an equal one"
 
 
 async def test_what_fails_is_the_versions_own_fault_and_is_tried_again(

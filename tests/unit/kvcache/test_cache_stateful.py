@@ -9,20 +9,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lorry.ids import AdapterDigest, PageId, SequenceId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, PageId, SequenceId
 from lorry.kvcache import Block, BlockHash, BlockTables, PrefixIndex, block_hash
 from tests.unit.kvcache.books import books
 
 PAGES, PAGE_TOKENS = 12, 2
-ADAPTERS = [None, AdapterDigest("a"), AdapterDigest("b")]
-Content = tuple[AdapterDigest | None, tuple[int, ...]]
+ADAPTERS = [None, *(AdapterKey(AdapterDigest(name), AdapterScope(scope)) for name, scope in ("ax", "ay", "bx"))]
+Content = tuple[AdapterKey | None, tuple[int, ...]]
 """What a full page holds: it depends on the adapter and on all ids up to its end."""
 
 
 @dataclass
 class User:
     sequence: SequenceId
-    adapter: AdapterDigest | None
+    adapter: AdapterKey | None
     ids: tuple[int, ...]
     keys: list[BlockHash]
     blocks: list[Block] = field(default_factory=list)
@@ -43,7 +43,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.users: list[User] = []
         self.found: dict[BlockHash, PageId] = {}
         self.parents: dict[BlockHash, BlockHash | None] = {}
-        self.owners: dict[BlockHash, AdapterDigest | None] = {}
+        self.owners: dict[BlockHash, AdapterKey | None] = {}
         self.last: dict[BlockHash, int] = {}
         self.content: dict[PageId, Content] = {}
         self.count = 0
@@ -61,9 +61,9 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(
         adapter=st.sampled_from(ADAPTERS), ids=st.lists(st.integers(0, 1), min_size=1, max_size=9), grow=st.booleans()
     )
-    def start(self, adapter: AdapterDigest | None, ids: list[int], grow: bool) -> None:
+    def start(self, adapter: AdapterKey | None, ids: list[int], grow: bool) -> None:
         """It finds what it can and makes room for the rest, by eviction if need be; else it changes nothing."""
-        key, keys = BlockHash(str(adapter).ljust(32).encode()), []
+        key, keys = BlockHash("@".join(adapter or ("base",)).ljust(32).encode()), []
         for number in range(len(ids) // PAGE_TOKENS):
             key = block_hash(key, ids[number * PAGE_TOKENS : (number + 1) * PAGE_TOKENS])
             keys.append(key)
@@ -143,7 +143,7 @@ class CacheMachine(RuleBasedStateMachine):
         self._lose(key)
 
     @rule(adapter=st.sampled_from(ADAPTERS[1:]))
-    def drop(self, adapter: AdapterDigest) -> None:
+    def drop(self, adapter: AdapterKey) -> None:
         """Its users keep their pages, and nobody else finds them."""
         self.index.drop(adapter)
         for user in self.users:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from lorry.errors import InternalError
-from lorry.ids import AdapterDigest, PageId, SequenceId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, PageId, SequenceId
 from lorry.kvcache import Block, BlockHash, BlockTables, PrefixIndex, block_hash
 from lorry.memory import MemoryLedger
 from tests.unit.kvcache.books import books
 
-A = AdapterDigest("a")
+A = AdapterKey(AdapterDigest("a"), AdapterScope("own"))
 
 
 def chain(name: str, blocks: int) -> list[BlockHash]:
@@ -32,7 +32,7 @@ class Bench:
         self.index = PrefixIndex(self.ledger)
         self._sequences = 0
 
-    def fill(self, keys: Sequence[BlockHash], adapter: AdapterDigest | None = None) -> tuple[SequenceId, list[Block]]:
+    def fill(self, keys: Sequence[BlockHash], adapter: AdapterKey | None = None) -> tuple[SequenceId, list[Block]]:
         """A sequence whose pages are these blocks; it uses them still."""
         self._sequences += 1
         sequence = SequenceId(self._sequences)
@@ -53,7 +53,7 @@ class Bench:
         self.tables.close(user[0], at_step)
         self.check()
 
-    def cache(self, keys: Sequence[BlockHash], adapter: AdapterDigest | None = None, at_step: int = -1) -> None:
+    def cache(self, keys: Sequence[BlockHash], adapter: AdapterKey | None = None, at_step: int = -1) -> None:
         self.leave(self.fill(keys, adapter), at_step)
 
     def found(self, keys: Sequence[BlockHash]) -> int:

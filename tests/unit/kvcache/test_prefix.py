@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lorry.ids import AdapterDigest, BaseDigest
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, BaseDigest
 from lorry.kvcache import BlockHash, PrefixKey, RopeKey, block_hash, root_hash
+
+
+def own(digest: str, scope: str = "own") -> AdapterKey:
+    return AdapterKey(AdapterDigest(digest), AdapterScope(scope))
+
 
 KEY = PrefixKey(
     base=BaseDigest("b" * 64),
@@ -40,7 +45,7 @@ CHANGES: dict[str, list[Any]] = {
     ],
     "page_tokens": [8],
     "engine_build": ["0.1.1"],
-    "adapter": [AdapterDigest("a" * 64), AdapterDigest("e" * 64), AdapterDigest("")],
+    "adapter": [own("a" * 64), own("e" * 64), own(""), own("a" * 64, "theirs")],
     "tenant_salt": [b"pepper", b""],
     "cache_scope": ["project"],
     "owner": ["r1", "r2"],
@@ -90,7 +95,8 @@ def test_ids_hash_equal_only_if_they_are_equal(one: list[int], other: list[int])
         ({"quantization": "ab", "tokenizer_sha256": "c"}, {"quantization": "a", "tokenizer_sha256": "bc"}),
         ({"engine_build": "x", "cache_scope": ""}, {"engine_build": "", "cache_scope": "x"}),
         ({"tenant_salt": b"ab", "cache_scope": "c"}, {"tenant_salt": b"a", "cache_scope": "bc"}),
-        ({"adapter": None, "cache_scope": "0"}, {"adapter": AdapterDigest("0"), "cache_scope": ""}),
+        ({"adapter": None, "cache_scope": "0"}, {"adapter": own("0"), "cache_scope": ""}),
+        ({"adapter": own("ab", "c")}, {"adapter": own("a", "bc")}),
         ({"cache_scope": "ab", "owner": "c"}, {"cache_scope": "a", "owner": "bc"}),
         ({"page_tokens": 1, "engine_build": "1x"}, {"page_tokens": 11, "engine_build": "x"}),
         (
@@ -114,7 +120,7 @@ keys = st.builds(
     rope=st.builds(RopeKey, texts, st.sampled_from([1.0, 2.0]), st.sampled_from([(), (("a", 1.0),)])),
     page_tokens=st.integers(1, 3),
     engine_build=texts,
-    adapter=st.none() | texts,
+    adapter=st.none() | st.builds(AdapterKey, texts, texts),
     tenant_salt=st.binary(max_size=2),
     cache_scope=texts,
     owner=texts,

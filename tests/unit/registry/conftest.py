@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from lorry.registry import Caller, PasswordParams, Peppers, Registry, SnapshotSource, migrate_sync
 from lorry.registry.bootstrap import _first_admin
+from tests.support.memory_folders import folder_in_memory
 from tests.unit.registry import postgres
 
 PEPPERS = Peppers((b"p" * 32,))
@@ -34,7 +36,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_url: str) -> str:
-    _create(postgres_url, "template", "template1")
+    _execute(postgres_url, 'CREATE DATABASE "lorry_template"')
     migrate_sync(postgres_url.format(name="lorry_template"))
     return "lorry_template"
 
@@ -47,27 +49,44 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database without any table."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'empty.db'}"
-    return _create(request.getfixturevalue("postgres_url"), f"empty_{next(_COUNTER)}", "template1")
+        with folder_in_memory("lorry-sqlite-") as folder:
+            yield f"sqlite:///{folder / 'empty.db'}"
+    else:
+        with _database(request.getfixturevalue("postgres_url"), "template1") as url:
+            yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database with the schema and no rows."""
     if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "registry.db")
-        return f"sqlite:///{tmp_path / 'registry.db'}"
-    template = request.getfixturevalue("postgres_template")
-    return _create(request.getfixturevalue("postgres_url"), f"test_{next(_COUNTER)}", template)
+        template = request.getfixturevalue("sqlite_template")
+        with folder_in_memory("lorry-sqlite-") as folder:
+            shutil.copy(template, folder / "registry.db")
+            yield f"sqlite:///{folder / 'registry.db'}"
+    else:
+        template = request.getfixturevalue("postgres_template")
+        with _database(request.getfixturevalue("postgres_url"), template) as url:
+            yield url
 
 
-def _create(url: str, name: str, template: str) -> str:
+@contextmanager
+def _database(url: str, template: str) -> Iterator[str]:
+    """Dropped afterwards: hundreds of them would take minutes when the server goes."""
+    name = f"lorry_test_{next(_COUNTER)}"
+    _execute(url, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    try:
+        yield url.format(name=name)
+    finally:
+        _execute(url, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _execute(url: str, statement: str) -> None:
     with psycopg.connect(url.format(name="postgres"), autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "lorry_{name}" TEMPLATE "{template}"'.encode())
-    return url.format(name=f"lorry_{name}")
+        connection.execute(statement.encode())
 
 
 @dataclass

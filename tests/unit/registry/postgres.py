@@ -7,13 +7,14 @@ import pwd
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+
+from tests.support.memory_folders import folder_in_memory
 
 
 def binaries() -> Path | None:
@@ -27,29 +28,28 @@ def binaries() -> Path | None:
 @contextmanager
 def running(folder: Path) -> Iterator[str]:
     """A server with an empty cluster, on a Unix socket alone; yields the URL without a database name."""
-    data = Path(tempfile.mkdtemp(prefix="lorry-pg-"))
-    user: int | None = None
-    if os.getuid() == 0:  # it refuses to run as root
-        entry = pwd.getpwnam("postgres")
-        user = entry.pw_uid
-        os.chown(data, entry.pw_uid, entry.pw_gid)
-    environ = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
-    cluster = data / "cluster"
-    subprocess.run(
-        [folder / "initdb", "-D", cluster, "-U", "lorry", "-A", "trust", "-E", "UTF8", "--no-sync"],
-        user=user, cwd=data, env=environ, check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    server = subprocess.Popen(
-        [folder / "postgres", "-D", cluster, "-k", data, "-c", "listen_addresses=", "-c", "fsync=off"],
-        user=user, cwd=data, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        _wait_until_ready(server, data)
-        yield f"postgresql://lorry@/{{name}}?host={data}"
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(10)
-        shutil.rmtree(data, ignore_errors=True)
+    with folder_in_memory("lorry-pg-") as data:
+        user: int | None = None
+        if os.getuid() == 0:  # it refuses to run as root
+            entry = pwd.getpwnam("postgres")
+            user = entry.pw_uid
+            os.chown(data, entry.pw_uid, entry.pw_gid)
+        environ = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+        cluster = data / "cluster"
+        subprocess.run(
+            [folder / "initdb", "-D", cluster, "-U", "lorry", "-A", "trust", "-E", "UTF8", "--no-sync"],
+            user=user, cwd=data, env=environ, check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        server = subprocess.Popen(
+            [folder / "postgres", "-D", cluster, "-k", data, "-c", "listen_addresses=", "-c", "fsync=off"],
+            user=user, cwd=data, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            _wait_until_ready(server, data)
+            yield f"postgresql://lorry@/{{name}}?host={data}"
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(10)
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], data: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lorry import errors
 from lorry.adapters.manifest import AdapterFile, AdapterRef, files_digest
-from lorry.ids import BaseDigest, TenantId
+from lorry.ids import AdapterScope, BaseDigest, TenantId
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import Caller, Peppers, Snapshot
 from lorry.registry.entries import (
@@ -38,7 +38,7 @@ def key_entry(name: str, tenant: TenantId, role: str = "owner", **times: float) 
 
 def version(number: int, state: VersionState = VersionState.READY) -> VersionEntry:
     files = (AdapterFile("w", number, f"{number:064x}"),)
-    return VersionEntry(number, state, "bm_1", AdapterRef(files_digest(files), "p", files))
+    return VersionEntry(number, state, "bm_1", AdapterRef(files_digest(files), "p", files, AdapterScope("a_1")))
 
 
 def adapter(name: str, owner: TenantId, *versions: VersionEntry, **aliases: int) -> AdapterEntry:
@@ -219,17 +219,16 @@ def test_a_pin_on_a_quarantined_version_never_moves(snapshot: Snapshot) -> None:
     assert type(_error(later, "anna", "tenants/anna/adapters/foo")) is errors.AdapterQuarantined
 
 
-def test_list_models(snapshot: Snapshot) -> None:
-    assert [m.name for m in snapshot.list_models(caller(snapshot, "anna"))] == [
-        "models/tiny",
-        "tenants/anna/adapters/foo",
-    ]
-    assert [m.name for m in snapshot.list_models(caller(snapshot, "bert"))] == [
-        "tenants/anna/adapters/foo",
-        "tenants/bert/adapters/foobar",
-    ]
-    later = snapshot.replace(8, grants=[GrantEntry(BERT, "ad_foo", NOW)])
-    assert [m.name for m in later.list_models(caller(later, "bert"))] == ["tenants/bert/adapters/foobar"]
+def test_what_is_usable_under_its_bare_name(snapshot: Snapshot) -> None:
+    anna = caller(snapshot, "anna")
+    names = {resource: snapshot.usable(anna, resource) for resource in snapshot.grants_of(ANNA)}
+    assert {resource: found and found.name for resource, found in names.items()} == {
+        "bm_1": "models/tiny",
+        "ad_foo": "tenants/anna/adapters/foo",
+        "ad_empty": None,
+        "ad_bad": None,
+    }
+    assert snapshot.usable(anna, "ad_none") is None
 
 
 def test_secrets_stay_out_of_repr(snapshot: Snapshot) -> None:

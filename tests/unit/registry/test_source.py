@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, select, text, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Connection, delete, select, text, update
+from sqlalchemy.util import await_only
 
 from lorry import errors
 from lorry.registry import PageRequest, Registry, Snapshot, SnapshotSource, VersionState
@@ -160,12 +161,19 @@ async def test_a_full_load_is_of_one_moment(world: World, monkeypatch: pytest.Mo
     assert source.full_loads == 1
 
 
-def _slow_everything(world: World) -> Callable[[AsyncSession], AsyncIterator[Rows]]:
-    async def load(session: AsyncSession) -> AsyncIterator[Rows]:
+def _slow_everything(world: World) -> Callable[[Connection], Iterator[Rows]]:
+    loop = asyncio.get_running_loop()
+
+    async def change() -> None:
         await world.registry.tenants.create(world.admin, "late")
         await world.key("late")
-        async for part in everything(session):
-            yield part
+
+    def load(connection: Connection) -> Iterator[Rows]:
+        if threading.current_thread() is threading.main_thread():
+            await_only(change())
+        else:
+            asyncio.run_coroutine_threadsafe(change(), loop).result()
+        yield from everything(connection)
 
     return load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lorry.errors import LorryError
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
 from lorry.residency import Failed, Fetching, HostState, Ready
 
 
@@ -13,59 +13,63 @@ from lorry.residency import Failed, Fetching, HostState, Ready
 class Version:
     """A VersionRef. ``rank`` and ``extra_bytes`` are what the host tier will find in its bytes."""
 
-    digest: AdapterDigest
+    key: AdapterKey
     rank: int = 8
     extra_bytes: int = 0
     chunks: int | None = None
 
 
-def version(name: str, rank: int = 8, extra_bytes: int = 0, chunks: int | None = None) -> Version:
-    return Version(AdapterDigest(name), rank, extra_bytes, chunks)
+def key_of(name: str, scope: str = "own") -> AdapterKey:
+    return AdapterKey(AdapterDigest(name), AdapterScope(scope))
+
+
+def version(name: str, rank: int = 8, extra_bytes: int = 0, chunks: int | None = None, scope: str = "own") -> Version:
+    return Version(key_of(name, scope), rank, extra_bytes, chunks)
 
 
 class MemoryHost:
     def __init__(self, *, instant: bool = True) -> None:
         """``instant``: a fetch ends within ``ensure``; else ``land`` and ``fail`` end it."""
         self.instant = instant
-        self.ready: dict[AdapterDigest, Ready] = {}
-        self.fetching: dict[AdapterDigest, Ready] = {}
-        self.failed: dict[AdapterDigest, LorryError] = {}
-        self.retained: set[AdapterDigest] = set()
-        self.fetches: list[AdapterDigest] = []
+        self.ready: dict[AdapterKey, Ready] = {}
+        self.fetching: dict[AdapterKey, Ready] = {}
+        self.failed: dict[AdapterKey, LorryError] = {}
+        self.retained: set[AdapterKey] = set()
+        self.fetches: list[AdapterKey] = []
 
     def ensure(self, ref: Version) -> HostState:
-        digest = ref.digest
-        assert digest in self.retained, "ensure is only asked for versions that are retained"
-        if digest in self.ready:
-            return self.ready[digest]
-        if digest in self.failed:
-            return Failed(self.failed.pop(digest))
-        if digest not in self.fetching:
-            self.fetches.append(digest)
-            self.fetching[digest] = Ready(ref.rank, ref.extra_bytes, ref.chunks)
+        key = ref.key
+        assert key in self.retained, "ensure is only asked for versions that are retained"
+        if key in self.ready:
+            return self.ready[key]
+        if key in self.failed:
+            return Failed(self.failed.pop(key))
+        if key not in self.fetching:
+            self.fetches.append(key)
+            self.fetching[key] = Ready(ref.rank, ref.extra_bytes, ref.chunks)
             if self.instant:
-                self.land(digest)
-                return self.ready[digest]
+                self.land(key)
+                return self.ready[key]
         return Fetching()
 
-    def tier_of(self, digest: AdapterDigest) -> str:
-        return "host" if digest in self.ready else "object_store"
+    def tier_of(self, key: AdapterKey) -> str:
+        return "host" if key in self.ready else "object_store"
 
-    def retain(self, digest: AdapterDigest) -> None:
-        assert digest not in self.retained, "retained twice"
-        self.retained.add(digest)
+    def retain(self, key: AdapterKey) -> None:
+        assert key not in self.retained, "retained twice"
+        self.retained.add(key)
 
-    def release(self, digest: AdapterDigest) -> None:
-        self.retained.remove(digest)
+    def release(self, key: AdapterKey) -> None:
+        self.retained.remove(key)
 
-    def land(self, digest: AdapterDigest) -> None:
-        self.ready[digest] = self.fetching.pop(digest)
+    def land(self, key: AdapterKey) -> None:
+        self.ready[key] = self.fetching.pop(key)
 
-    def fail(self, digest: AdapterDigest, error: LorryError) -> None:
-        del self.fetching[digest]
-        self.failed[digest] = error
+    def fail(self, key: AdapterKey, error: LorryError) -> None:
+        del self.fetching[key]
+        self.failed[key] = error
 
-    def drop(self, digest: AdapterDigest) -> None:
+    def drop(self, key: AdapterKey) -> None:
         """The tier needs the room. It may not take a retained copy."""
-        assert digest not in self.retained
-        del self.ready[digest]
+        assert key not in self.retained
+        del self.ready[key]

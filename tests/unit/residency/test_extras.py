@@ -9,7 +9,7 @@ from lorry.ids import RequestId, SlotId
 from lorry.memory import AdapterNeed
 from lorry.residency import AdapterState
 from tests.unit.residency.bench import R1, R2, R3, A, B, Bench
-from tests.unit.residency.memory_host import version
+from tests.unit.residency.memory_host import key_of, version
 
 NORMS = version("norms", rank=0, extra_bytes=10)
 WIDE = version("wide", rank=8, extra_bytes=400)
@@ -18,7 +18,7 @@ WIDE = version("wide", rank=8, extra_bytes=400)
 def test_a_version_takes_its_chunks_and_its_extras() -> None:
     bench = Bench(extras=400)
     bench.residency.hold(R1, WIDE)
-    assert bench.residency.need_of(WIDE.digest) == AdapterNeed(1, 400)
+    assert bench.residency.need_of(WIDE.key) == AdapterNeed(1, 400)
     placed = bench.residency.pin(R1)
     assert placed is not None
     assert placed.chunks == (0,)
@@ -29,7 +29,7 @@ def test_a_version_takes_its_chunks_and_its_extras() -> None:
     assert bench.residency.unpinned_bytes == 0
     bench.residency.unpin(R1, -1)
     assert bench.residency.unpinned_bytes == 500
-    assert bench.residency.lose(WIDE.digest) == SlotId(0)
+    assert bench.residency.lose(WIDE.key) == SlotId(0)
     assert (bench.residency.unpinned_bytes, bench.ledger.use().bytes_used) == (0, 0)
     bench.residency.check_integrity()
 
@@ -81,7 +81,7 @@ def test_an_image_that_says_how_many_chunks_it_takes_gets_them() -> None:
     """A device whose images are cut otherwise than into rank rows of every site."""
     bench = Bench(slots=2, chunks=4)
     bench.residency.hold(R1, version("x", rank=3, chunks=2))
-    assert bench.residency.need_of(version("x").digest) == AdapterNeed(2, 0)
+    assert bench.residency.need_of(version("x").key) == AdapterNeed(2, 0)
     placed = bench.residency.pin(R1)
     assert placed is not None
     assert len(placed.chunks) == 2
@@ -98,7 +98,7 @@ def test_only_who_has_extras_goes_for_extras() -> None:
     bench.residency.hold(R2, version("most", rank=0, extra_bytes=300))
     victims = bench.residency.room_for(R2)
     assert victims is not None
-    assert [row.digest for row in victims] == ["half"], "a and norms are older, but their going would not do"
+    assert [str(row.adapter) for row in victims] == ["half"], "a and norms are older, but their going would not do"
 
 
 def test_there_is_no_room_beside_extras_that_are_pinned() -> None:
@@ -120,7 +120,7 @@ def test_for_chunks_and_extras_one_of_each_goes() -> None:
     bench.residency.hold(R2, version("both", rank=8, extra_bytes=300))
     victims = bench.residency.room_for(R2)
     assert victims is not None
-    assert [row.digest for row in victims] == ["a", "half"]
+    assert [str(row.adapter) for row in victims] == ["a", "half"]
 
 
 def test_the_bound_on_both_together_makes_room_too() -> None:
@@ -135,7 +135,7 @@ def test_the_bound_on_both_together_makes_room_too() -> None:
     bench.residency.unpin(RequestId("b"), -1)
     victims = bench.residency.room_for(R1, force=True)
     assert victims is not None
-    assert [row.digest for row in victims] == ["b"]
+    assert [str(row.adapter) for row in victims] == ["b"]
 
 
 def test_draining_for_extras_chooses_who_has_them() -> None:
@@ -145,7 +145,7 @@ def test_draining_for_extras_chooses_who_has_them() -> None:
         bench.residency.pin(owner)
     other = version("other", rank=0, extra_bytes=1)
     bench.residency.hold(RequestId("r4"), other)
-    assert bench.residency.drain(other.digest) == {SlotId(1)}
+    assert bench.residency.drain(other.key) == {SlotId(1)}
 
 
 def test_extras_count_as_bytes_that_a_victim_gives() -> None:
@@ -159,7 +159,7 @@ def test_extras_count_as_bytes_that_a_victim_gives() -> None:
     (idle,) = bench.residency.idle()
     placed = bench.residency.pin(R2, victims=[idle])
     assert placed is not None
-    assert placed.displaced == ("big",)
+    assert placed.displaced == (key_of("big"),)
     assert bench.ledger.bytes_free == 0
     bench.residency.check_integrity()
     bench.ledger.check_integrity()
@@ -169,10 +169,12 @@ def test_all_are_worth_what_their_bytes_are_whatever_these_are_of() -> None:
     bench = Bench(slots=4, extras=410)
     for ref in (A, NORMS, WIDE, version("nothing", rank=0)):
         bench.use(R1, ref)
-    worth = {row.digest: row.worth for row in bench.residency.idle()}
+    worth = {row.adapter: row.worth for row in bench.residency.idle()}
     assert len(worth) == 4
     assert all(found == pytest.approx(bench.ledger.costs.load_s_per_byte) for found in worth.values())
-    assert [row.digest for row in bench.residency.idle()] == ["a", "norms", "wide", "nothing"], "so the longest unused"
+    assert [str(row.adapter) for row in bench.residency.idle()] == ["a", "norms", "wide", "nothing"], (
+        "so the longest unused"
+    )
 
 
 def test_a_slot_without_bytes_has_not_the_worth_of_what_it_held_before() -> None:

@@ -13,7 +13,7 @@ def test_memory_of_a_lost_copy_waits_for_the_step_that_reads_it() -> None:
     bench = Bench(slots=2, chunks=4, extras=200)
     bench.use(R1, WIDE, at_step=5)
     bench.ledger.step_done(4)
-    assert bench.residency.lose(WIDE.digest) == SlotId(0)
+    assert bench.residency.lose(WIDE.key) == SlotId(0)
     use = bench.ledger.use()
     assert (use.chunks_pending, use.chunks_free, use.extras_pending, use.extras_free) == (2, 2, 150, 50)
     assert bench.residency.slots() == []

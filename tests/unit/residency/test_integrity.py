@@ -13,12 +13,12 @@ from tests.unit.residency.bench import R1, R2, R3, A, B, Bench, C
 
 
 def _find(bench: Bench, digest: str) -> Slot:
-    return next(row for row in bench.residency._slots if row.digest == digest)
+    return next(row for row in bench.residency._slots if str(row.adapter) == digest)
 
 
-def _digests_swapped(bench: Bench) -> None:
+def _adapters_swapped(bench: Bench) -> None:
     first, second = _find(bench, "a"), _find(bench, "b")
-    first.digest, second.digest = second.digest, first.digest
+    first.adapter, second.adapter = second.adapter, first.adapter
 
 
 def _pin_of_nobody(bench: Bench) -> None:
@@ -60,11 +60,11 @@ def _found_in_an_empty_slot(bench: Bench) -> None:
     row = _find(bench, "b")
     assert row.grant is not None
     bench.ledger.free_adapter(row.grant, -1)
-    row.digest, row.grant, row.size = None, None, 0
+    row.adapter, row.grant, row.size = None, None, 0
 
 
 def _resident_without_a_slot(bench: Bench) -> None:
-    bench.residency._versions[C.digest].state = AdapterState.RESIDENT
+    bench.residency._versions[C.key].state = AdapterState.RESIDENT
 
 
 def _fetching_unasked(bench: Bench) -> None:
@@ -72,15 +72,15 @@ def _fetching_unasked(bench: Bench) -> None:
 
 
 def _asked_twice(bench: Bench) -> None:
-    bench.residency._asking.append(C.digest)
+    bench.residency._asking.append(C.key)
 
 
 def _holder_of_nothing(bench: Bench) -> None:
-    bench.residency._versions[C.digest].holders.add(R2)
+    bench.residency._versions[C.key].holders.add(R2)
 
 
 def _remembered(bench: Bench) -> None:
-    version = bench.residency._versions[C.digest]
+    version = bench.residency._versions[C.key]
     version.holders.clear()
     del bench.residency._held_by[R3]
 
@@ -88,7 +88,7 @@ def _remembered(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_digests_swapped, "not the one that its digest"),
+        (_adapters_swapped, "not the one that its adapter"),
         (_pin_of_nobody, "its pins and their owners"),
         (_pin_of_another_version, "does not hold its version"),
         (_chunks_shared, "shares an adapter chunk"),
@@ -109,7 +109,7 @@ def test_the_integrity_check_sees(damage: Callable[[Bench], None], words: str) -
     bench = Bench(slots=3, instant=False)
     for owner, ref in ((R1, A), (R2, B)):
         bench.residency.hold(owner, ref)
-        bench.host.land(ref.digest)
+        bench.host.land(ref.key)
         bench.residency.poll()
         bench.residency.pin(owner)
     bench.residency.unpin(R2, -1)

@@ -10,14 +10,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lorry.config import MemoryConfig
 from lorry.errors import ObjectStoreUnavailable
-from lorry.ids import AdapterDigest, Generation, RequestId, SlotId
+from lorry.ids import AdapterKey, Generation, RequestId, SlotId
 from lorry.memory import AdapterNeed, MemoryLedger, PagePromise
 from lorry.residency import AdapterState, Placement, Residency
 from tests.unit.residency.memory_host import MemoryHost, Version, version
 
 SIZES = ((1, 0), (8, 0), (8, 90), (9, 0), (16, 240), (0, 200), (0, 150), (0, 1), (0, 0))
 VERSIONS = [version(f"v{i}", rank, extra_bytes) for i, (rank, extra_bytes) in enumerate(SIZES)]
-NEEDS = {ref.digest: AdapterNeed(-(-ref.rank // 8), ref.extra_bytes) for ref in VERSIONS}
+VERSIONS += [version(f"v{i}", *SIZES[i], scope="theirs") for i in (1, 2, 5)]
+"""The last have the bytes of others: each is held, loaded, damaged and emptied by itself."""
+NEEDS = {ref.key: AdapterNeed(-(-ref.rank // 8), ref.extra_bytes) for ref in VERSIONS}
 CHUNKS, EXTRAS, BOTH = 4, 240, 500
 Fill = tuple[SlotId, Generation]
 
@@ -38,9 +40,9 @@ class ResidencyMachine(RuleBasedStateMachine):
         assert (split.chunks, split.extras_bytes, split.adapter_bytes, split.pages) == (CHUNKS, EXTRAS, BOTH, 4)
         self.host = MemoryHost(instant=False)
         self.residency: Residency[Version] = Residency(self.ledger, self.host)
-        self.holds: dict[RequestId, AdapterDigest] = {}
+        self.holds: dict[RequestId, AdapterKey] = {}
         self.pins: dict[RequestId, Fill] = {}
-        self.filled: dict[SlotId, tuple[Generation, AdapterDigest]] = {}
+        self.filled: dict[SlotId, tuple[Generation, AdapterKey]] = {}
         self.generations: dict[SlotId, Generation] = {}
         self.last: dict[SlotId, int] = {}
         self.pending: list[tuple[AdapterNeed, int]] = []
@@ -62,15 +64,15 @@ class ResidencyMachine(RuleBasedStateMachine):
         held = set(self.holds.values())
         return {
             slot
-            for slot, (_, digest) in self.filled.items()
-            if not self._pinned(slot) and self.last.get(slot, -1) <= self.done and (force or digest not in held)
+            for slot, (_, key) in self.filled.items()
+            if not self._pinned(slot) and self.last.get(slot, -1) <= self.done and (force or key not in held)
         }
 
-    def _fits(self, digest: AdapterDigest, without: set[SlotId]) -> bool:
+    def _fits(self, key: AdapterKey, without: set[SlotId]) -> bool:
         """Slots and the adapters' bounds would have room for it, were these slots empty."""
         stay = [NEEDS[held] for slot, (_, held) in self.filled.items() if slot not in without]
         stay += [need for need, _ in self.pending]
-        needs = [*stay, NEEDS[digest]]
+        needs = [*stay, NEEDS[key]]
         slots = [slot for slot in map(SlotId, range(3)) if slot in without or slot not in self.filled]
         return (
             any(self.last.get(slot, -1) <= self.done for slot in slots)
@@ -88,7 +90,7 @@ class ResidencyMachine(RuleBasedStateMachine):
         except ObjectStoreUnavailable as error:
             raise AssertionError("a failure that nobody stayed to hear of is not held against the next") from error
         assert state is not AdapterState.ABSENT
-        self.holds[owner] = ref.digest
+        self.holds[owner] = ref.key
 
     @precondition(lambda self: self.holds.keys() - self.pins.keys())
     @rule(data=st.data())
@@ -102,42 +104,42 @@ class ResidencyMachine(RuleBasedStateMachine):
     @rule(data=st.data(), force=st.booleans(), given_victims=st.booleans())
     def pin(self, data: st.DataObject, force: bool, given_victims: bool) -> None:
         owner = data.draw(st.sampled_from(sorted(self.holds.keys() - self.pins.keys())))
-        digest, free = self.holds[owner], self.ledger.bytes_free
-        resident = digest in {held for _, held in self.filled.values()}
+        key, free = self.holds[owner], self.ledger.bytes_free
+        resident = key in {held for _, held in self.filled.values()}
         victims = self.residency.room_for(owner, force=force)
         goes = [] if victims is None else [row.slot for row in victims]
         assert len(set(goes)) == len(goes)
-        if self.residency.state_of(digest) is AdapterState.ON_HOST:
+        if self.residency.state_of(key) is AdapterState.ON_HOST:
             idle = self._idle(force=force)
             assert set(goes) <= idle
-            assert (victims is None) == (not self._fits(digest, idle))
+            assert (victims is None) == (not self._fits(key, idle))
             if victims is not None:
-                assert self._fits(digest, set(goes))
-                assert not [slot for slot in goes if self._fits(digest, set(goes) - {slot})], "none goes for nothing"
+                assert self._fits(key, set(goes))
+                assert not [slot for slot in goes if self._fits(key, set(goes) - {slot})], "none goes for nothing"
         before = self.residency.slots()
         placed = self.residency.pin(owner, force=force, victims=victims if given_victims else None)
         if placed is None:
             assert not resident
             assert self.residency.slots() == before, "nothing changed"
-            short = free + size_of(NEEDS[self.filled[slot][1]] for slot in goes) < size_of([NEEDS[digest]])
+            short = free + size_of(NEEDS[self.filled[slot][1]] for slot in goes) < size_of([NEEDS[key]])
             assert victims is None or short
             return
-        self._check(placed, digest, free, resident, force)
+        self._check(placed, key, free, resident, force)
         assert resident or list(placed.evicted) == goes
         for slot in placed.evicted:
             self._empty(slot)
         if placed.loaded:
             assert placed.generation == self.generations.get(placed.slot, 0) + 1
             self.generations[placed.slot] = placed.generation
-            self.filled[placed.slot] = (placed.generation, digest)
+            self.filled[placed.slot] = (placed.generation, key)
         self.pins[owner] = (placed.slot, placed.generation)
 
-    def _check(self, placed: Placement, digest: AdapterDigest, free: int, resident: bool, force: bool) -> None:
-        assert placed.digest == digest
+    def _check(self, placed: Placement, key: AdapterKey, free: int, resident: bool, force: bool) -> None:
+        assert placed.adapter == key
         assert placed.loaded == (not resident)
-        assert len(placed.chunks) == NEEDS[digest].chunks
+        assert len(placed.chunks) == NEEDS[key].chunks
         if resident:
-            assert self.filled[placed.slot] == (placed.generation, digest)
+            assert self.filled[placed.slot] == (placed.generation, key)
             assert not placed.evicted
         assert placed.displaced == tuple(self.filled[slot][1] for slot in placed.evicted)
         for slot in placed.evicted:
@@ -158,7 +160,7 @@ class ResidencyMachine(RuleBasedStateMachine):
         rows = self.residency.idle(force=force)
         held = set(self.holds.values())
         assert {row.slot for row in rows} == self._idle(force=force)
-        by_hold = [row.digest in held for row in rows]
+        by_hold = [row.adapter in held for row in rows]
         assert by_hold == sorted(by_hold), "those that somebody holds come last"
         if rows:
             row = data.draw(st.sampled_from(rows))
@@ -167,10 +169,10 @@ class ResidencyMachine(RuleBasedStateMachine):
 
     @rule(ref=st.sampled_from(VERSIONS))
     def lose(self, ref: Version) -> None:
-        slot = next((slot for slot, (_, digest) in self.filled.items() if digest == ref.digest), None)
+        slot = next((slot for slot, (_, key) in self.filled.items() if key == ref.key), None)
         if slot is not None and self._pinned(slot):
             slot = None
-        assert self.residency.lose(ref.digest) == slot
+        assert self.residency.lose(ref.key) == slot
         if slot is not None:
             self._empty(slot)
 
@@ -188,26 +190,26 @@ class ResidencyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.host.fetching)
     @rule(data=st.data(), fails=st.booleans())
     def fetch_ends(self, data: st.DataObject, fails: bool) -> None:
-        digest = data.draw(st.sampled_from(sorted(self.host.fetching)))
+        key = data.draw(st.sampled_from(sorted(self.host.fetching)))
         if fails:
-            self.host.fail(digest, ObjectStoreUnavailable("gone for now"))
+            self.host.fail(key, ObjectStoreUnavailable("gone for now"))
         else:
-            self.host.land(digest)
+            self.host.land(key)
 
     @rule(limit=st.integers(1, 3))
     def poll(self, limit: int) -> None:
         for arrival in self.residency.poll(limit):
             if arrival.error is None:
-                assert self.residency.state_of(arrival.digest) is AdapterState.ON_HOST
+                assert self.residency.state_of(arrival.adapter) is AdapterState.ON_HOST
                 continue
-            for owner in [owner for owner, digest in self.holds.items() if digest == arrival.digest]:
+            for owner in [owner for owner, key in self.holds.items() if key == arrival.adapter]:
                 self.residency.release(owner)
                 del self.holds[owner]
 
     @rule()
     def host_tier_wants_room(self) -> None:
-        for digest in sorted(self.host.ready.keys() - self.host.retained):
-            self.host.drop(digest)
+        for key in sorted(self.host.ready.keys() - self.host.retained):
+            self.host.drop(key)
 
     @rule(pages=st.integers(0, 4))
     def pages_want_bytes(self, pages: int) -> None:
@@ -227,9 +229,11 @@ class ResidencyMachine(RuleBasedStateMachine):
         self.ledger.check_integrity()
         assert self.host.retained == set(self.holds.values()), "a hold keeps the host copy, and nothing else does"
         slots = {SlotId(row["slot"]): row for row in self.residency.slots()}
-        assert {slot: (row["generation"], row["digest"]) for slot, row in slots.items()} == self.filled
-        assert self.residency.resident == {digest for _, digest in self.filled.values()}
-        taken = {slot: NEEDS[digest] for slot, (_, digest) in self.filled.items()}
+        assert {
+            slot: (row["generation"], AdapterKey(row["digest"], row["scope"])) for slot, row in slots.items()
+        } == self.filled
+        assert self.residency.resident == {key for _, key in self.filled.values()}
+        taken = {slot: NEEDS[key] for slot, (_, key) in self.filled.items()}
         assert {slot: AdapterNeed(row["chunks"], row["extra_bytes"]) for slot, row in slots.items()} == taken
         use = self.ledger.use()
         assert use.extras_used == sum(need.extra_bytes for need in taken.values())
@@ -240,8 +244,8 @@ class ResidencyMachine(RuleBasedStateMachine):
         for slot, (generation, _) in self.filled.items():
             assert set(self.residency.pinned(slot, generation)) == self._pinned(slot)
             assert self.residency.pinned(slot, Generation(generation + 1)) == ()
-        for digest in self.holds.values():
-            assert self.residency.state_of(digest) is not AdapterState.ABSENT
+        for key in self.holds.values():
+            assert self.residency.state_of(key) is not AdapterState.ABSENT
 
     def teardown(self) -> None:
         for owner in list(self.pins):

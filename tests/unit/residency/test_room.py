@@ -8,7 +8,7 @@ from lorry.errors import SlotIntegrity
 from lorry.ids import SlotId
 from lorry.residency import AdapterState
 from tests.unit.residency.bench import R1, R2, A, B, Bench, C
-from tests.unit.residency.memory_host import version
+from tests.unit.residency.memory_host import key_of, version
 
 
 def test_room_for_names_what_must_go_and_changes_nothing() -> None:
@@ -18,11 +18,11 @@ def test_room_for_names_what_must_go_and_changes_nothing() -> None:
     bench.residency.hold(R2, C)
     victims = bench.residency.room_for(R2)
     assert victims is not None
-    assert [row.digest for row in victims] == ["a"]
-    assert bench.residency.resident == {"a", "b"}
+    assert [str(row.adapter) for row in victims] == ["a"]
+    assert bench.residency.resident == {key_of("a"), key_of("b")}
     placed = bench.residency.pin(R2, victims=victims)
     assert placed is not None
-    assert (placed.displaced, placed.evicted) == (("a",), (SlotId(0),))
+    assert (placed.displaced, placed.evicted) == ((key_of("a"),), (SlotId(0),))
     assert bench.residency.room_for(R2) is None, "it is in a slot already"
     bench.residency.check_integrity()
 
@@ -31,7 +31,7 @@ def test_room_for_what_is_not_on_the_host_is_none() -> None:
     bench = Bench(instant=False)
     bench.residency.hold(R1, A)
     assert bench.residency.room_for(R1) is None
-    bench.host.land(A.digest)
+    bench.host.land(A.key)
     bench.residency.poll()
     assert bench.residency.room_for(R1) == []
 
@@ -44,8 +44,8 @@ def test_victims_that_are_given_are_the_ones_that_go() -> None:
     dearest = bench.residency.idle()[-1]
     placed = bench.residency.pin(R2, victims=[dearest])
     assert placed is not None
-    assert placed.displaced == ("b",)
-    assert bench.residency.resident == {"a", "c"}
+    assert placed.displaced == (key_of("b"),)
+    assert bench.residency.resident == {key_of("a"), key_of("c")}
 
 
 def test_without_the_bytes_nothing_is_pinned_and_nothing_goes() -> None:
@@ -58,13 +58,13 @@ def test_without_the_bytes_nothing_is_pinned_and_nothing_goes() -> None:
     bench.residency.hold(R2, version("w", rank=16))
     assert bench.residency.room_for(R2) == []
     assert bench.residency.pin(R2) is None
-    assert bench.residency.resident == {"a"}
-    assert bench.residency.state_of(version("w").digest) is AdapterState.ON_HOST
+    assert bench.residency.resident == {key_of("a")}
+    assert bench.residency.state_of(version("w").key) is AdapterState.ON_HOST
     bench.residency.check_integrity()
     (idle,) = bench.residency.idle()
     placed = bench.residency.pin(R2, victims=[idle])
     assert placed is not None, "what goes gives its bytes"
-    assert placed.displaced == ("a",)
+    assert placed.displaced == (key_of("a"),)
     bench.residency.check_integrity()
 
 
@@ -74,10 +74,10 @@ def test_an_idle_slot_is_emptied_for_its_bytes() -> None:
     bench.use(R1, version("w", rank=16))
     before = bench.ledger.bytes_free
     (first, second) = bench.residency.idle()
-    assert (first.digest, second.digest) == ("a", "w")
-    assert bench.residency.evict(second) == "w"
+    assert (first.adapter, second.adapter) == (key_of("a"), key_of("w"))
+    assert bench.residency.evict(second) == key_of("w")
     assert bench.ledger.bytes_free == before + 200
-    assert bench.residency.resident == {"a"}
+    assert bench.residency.resident == {key_of("a")}
     with pytest.raises(SlotIntegrity):
         bench.residency.evict(second)
     bench.residency.check_integrity()
@@ -91,12 +91,12 @@ def test_idle_lists_the_held_last_and_only_by_force_the_pinned_and_the_read_neve
     bench.residency.hold(R1, A)
     bench.residency.hold(R2, B)
     bench.residency.pin(R2)
-    assert [row.digest for row in bench.residency.idle()] == ["c"]
-    assert [row.digest for row in bench.residency.idle(force=True)] == ["c", "a"]
+    assert [str(row.adapter) for row in bench.residency.idle()] == ["c"]
+    assert [str(row.adapter) for row in bench.residency.idle(force=True)] == ["c", "a"]
     with pytest.raises(SlotIntegrity, match="pinned"):
-        bench.residency.evict(next(row for row in bench.residency._slots if row.digest == "b"))
+        bench.residency.evict(next(row for row in bench.residency._slots if row.adapter == key_of("b")))
     bench.ledger.step_done(5)
-    assert [row.digest for row in bench.residency.idle()] == ["c", "read"]
+    assert [str(row.adapter) for row in bench.residency.idle()] == ["c", "read"]
 
 
 def test_what_went_raises_the_worth_of_what_is_used_after() -> None:
@@ -108,4 +108,4 @@ def test_what_went_raises_the_worth_of_what_is_used_after() -> None:
     bench.residency.evict(bench.residency.idle()[0])
     bench.use(R1, C)
     assert bench.residency.idle()[-1].worth == pytest.approx(2 * first)
-    assert [row.digest for row in bench.residency.idle()] == ["b", "c"]
+    assert [str(row.adapter) for row in bench.residency.idle()] == ["b", "c"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lorry.errors import AlreadyExists, LorryError, ObjectStoreUnavailable, Overloaded
-from lorry.ids import AdapterDigest, RequestId, SequenceId, SlotId
+from lorry.ids import AdapterKey, RequestId, SequenceId, SlotId
 from lorry.request import OutputParams, StoppingParams
 from lorry.scheduler import AgeingBound, NewSequence, SequenceUpdate, StepPlan
 from tests.unit.residency.memory_host import Version, version
@@ -21,13 +21,16 @@ from tests.unit.scheduler.rig import EOS, Rig
 SIZES = ((1, 0), (8, 0), (8, 0), (9, 0), (16, 0), (0, 1), (0, 3000), (8, 700), (16, 3000), (1, 40), (0, 0))
 """Rank and extra bytes: LoRA alone, IA3, an embedding alone, both."""
 ADAPTERS = [version(f"a{i}", rank, extra_bytes) for i, (rank, extra_bytes) in enumerate(SIZES)]
-_SIZE_OF = {str(ref.digest): (-(-ref.rank // 8), ref.extra_bytes) for ref in ADAPTERS}
+ADAPTERS += [version(f"a{i}", *SIZES[i], scope="theirs") for i in (1, 7)]
+"""The last have the bytes of others; what the device samples and what pages hold depends on whose they are, so that
+nothing of the one can serve the other unseen."""
+_SIZE_OF = {str(ref.key): (-(-ref.rank // 8), ref.extra_bytes) for ref in ADAPTERS}
 STREAMS = [tuple((stream * 31 + i * 7) % 97 + 10 for i in range(40)) for stream in range(3)]
 """Prompts begin alike, so that prefixes are found."""
 TENANTS = "xyz"
 
 
-def token_of(new: NewSequence, adapter: AdapterDigest | None, index: int) -> int:
+def token_of(new: NewSequence, adapter: AdapterKey | None, index: int) -> int:
     """What the device samples: it depends on prompt, adapter, choice and index, and on nothing else."""
     return hash((new.token_ids[: new.prompt_tokens], adapter, new.choice, index)) % 23
 
@@ -37,7 +40,7 @@ class Asked:
     """A request, and what has come for it."""
 
     prompt: tuple[int, ...]
-    adapter: AdapterDigest | None
+    adapter: AdapterKey | None
     choice: int
     stopping: StoppingParams
     output: OutputParams
@@ -121,9 +124,9 @@ class Chaos:
         self.count += 1
         stopping, output = stopping or StoppingParams(max_tokens=8), output or OutputParams()
         ids, salt = STREAMS[stream][:prompt], tenant.encode() if salted else b""
-        digest = None if ref is None else ref.digest
+        key = None if ref is None else ref.key
         leader = RequestId(f"r{self.count}")
-        realm = (digest, salt, scope) if salt else (digest, leader)
+        realm = (key, salt, scope) if salt else (key, leader)
         made: list[RequestId] = []
         now = self.rig.now
         for choice in range(n):
@@ -151,7 +154,7 @@ class Chaos:
                 self.check()
                 return []
             made.append(name)
-            asked = self.asked[name] = Asked(ids, digest, choice, stopping, output, realm)
+            asked = self.asked[name] = Asked(ids, key, choice, stopping, output, realm)
             seen, whole = self.seen.setdefault(realm, {}), (*ids, *asked.expected())
             for stop in range(4, len(whole) + 1, 4):
                 seen.setdefault(whole[:stop], set()).add(name)
@@ -206,8 +209,8 @@ class Chaos:
         self.check()
 
     def land_all(self) -> None:
-        for digest in list(self.rig.host.fetching):
-            self.rig.host.land(digest)
+        for key in list(self.rig.host.fetching):
+            self.rig.host.land(key)
 
     # -- what must hold -----------------------------------------------------------------------------
 
@@ -220,7 +223,7 @@ class Chaos:
         assert self.asked.keys() == {entry.request.request_id for entry in scheduler._live}
         state = scheduler.state()
         pins = sum(slot["pins"] for slot in state["slots"])
-        assert pins == sum(r.digest is not None for r in scheduler._batch), "pins only while running"
+        assert pins == sum(r.adapter is not None for r in scheduler._batch), "pins only while running"
         self._check_memory(state)
 
     def _check_memory(self, state: dict[str, Any]) -> None:

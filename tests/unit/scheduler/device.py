@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lorry.ids import BASE_SLOT, AdapterDigest, ChunkId, Generation, PageId, SequenceId, SlotId
+from lorry.ids import BASE_SLOT, AdapterKey, ChunkId, Generation, PageId, SequenceId, SlotId
 from lorry.memory import MemorySplit
 from lorry.request import TokenLogprobs
 from lorry.scheduler import NewSequence, SequenceResult, SequenceStep, StepPlan, StepResult
 from lorry.scheduler.plan import SlotLoad
 from tests.unit.residency.memory_host import Version
 
-TokenOf = Callable[[NewSequence, AdapterDigest | None, int], int]
+TokenOf = Callable[[NewSequence, AdapterKey | None, int], int]
 """(the sequence, its adapter, the index of the output token) -> the id that is sampled."""
 
 
@@ -30,7 +30,7 @@ class _Known:
     hashes: list[int] = field(default_factory=list)
     """What the KV at each position depends on."""
 
-    def content(self, adapter: AdapterDigest | None, stop: int) -> list[int]:
+    def content(self, adapter: AdapterKey | None, stop: int) -> list[int]:
         for position in range(len(self.hashes), stop):
             before = self.hashes[-1] if self.hashes else hash(adapter)
             self.hashes.append(hash((before, self.ids[position])))
@@ -45,10 +45,10 @@ class Device:
     pages: int
     chunks: int
     split: MemorySplit
-    images: dict[AdapterDigest, Version] = field(default_factory=dict)
+    images: dict[AdapterKey, Version] = field(default_factory=dict)
     """What the host tier has of each adapter."""
     token: TokenOf = lambda _new, _adapter, _index: 7
-    slots: dict[SlotId, tuple[Generation, AdapterDigest, tuple[ChunkId, ...]]] = field(default_factory=dict)
+    slots: dict[SlotId, tuple[Generation, AdapterKey, tuple[ChunkId, ...]]] = field(default_factory=dict)
     known: dict[SequenceId, _Known] = field(default_factory=dict)
     seen: set[SequenceId] = field(default_factory=set)
     kv: dict[tuple[PageId, int], int] = field(default_factory=dict)
@@ -117,13 +117,13 @@ class Device:
         self.generations[load.slot] = load.generation
         taken = {chunk for _, _, held in self.slots.values() for chunk in held}
         assert taken.isdisjoint(load.chunks), "a chunk belongs to two slots"
-        assert len(load.chunks) == -(-self.images[load.digest].rank // 8)
+        assert len(load.chunks) == -(-self.images[load.adapter].rank // 8)
         assert all(0 <= c < self.chunks for c in load.chunks)
         self.chunk_memory.update(load.chunks)
         if load.slot in fail_slots:
             return True
-        self.slots[load.slot] = (load.generation, load.digest, load.chunks)
-        self.extras[load.slot] = self.images[load.digest].extra_bytes
+        self.slots[load.slot] = (load.generation, load.adapter, load.chunks)
+        self.extras[load.slot] = self.images[load.adapter].extra_bytes
         self.loads += 1
         return False
 
@@ -131,12 +131,12 @@ class Device:
         known = self.known[row.sequence]
         if row.sequence in self.dead:
             return SequenceResult(row.sequence, (), None, "SLOT_INTEGRITY")
-        adapter: AdapterDigest | None = None
+        adapter: AdapterKey | None = None
         if row.slot == BASE_SLOT:
-            assert row.digest is None
+            assert row.adapter is None
         else:
             held = self.slots.get(row.slot)
-            if held is None or held[:2] != (row.generation, row.digest):
+            if held is None or held[:2] != (row.generation, row.adapter):
                 return SequenceResult(row.sequence, (), None if held is None else held[1], "SLOT_INTEGRITY")
             adapter = held[1]
         self._attend(row, known, adapter)
@@ -152,7 +152,7 @@ class Device:
         logprobs = (TokenLogprobs(token, -1.0),) if known.new.output.top_logprobs is not None else ()
         return SequenceResult(row.sequence, (token,), adapter, None, logprobs, scores)
 
-    def _attend(self, row: SequenceStep, known: _Known, adapter: AdapterDigest | None) -> None:
+    def _attend(self, row: SequenceStep, known: _Known, adapter: AdapterKey | None) -> None:
         """Write this row's positions, then read all positions up to its end."""
         end, size = row.start + row.query_len, self.page_tokens
         assert row.query_len >= 1

@@ -6,7 +6,7 @@ from typing import Any
 
 from lorry.config import MemoryConfig, SchedulerConfig
 from lorry.errors import LorryError
-from lorry.ids import AdapterDigest, BaseDigest, RequestId, SequenceId, SlotId, TenantId
+from lorry.ids import AdapterKey, BaseDigest, RequestId, SequenceId, SlotId, TenantId
 from lorry.kvcache import BlockTables, PrefixKey, RopeKey
 from lorry.memory import MemoryLedger
 from lorry.request import SamplingParams, StoppingParams
@@ -19,7 +19,7 @@ PAGE_BYTES = CHUNK_BYTES = 1000
 EOS = 2
 
 
-def prefix_key(adapter: AdapterDigest | None, salt: bytes, scope: str, owner: str) -> PrefixKey:
+def prefix_key(adapter: AdapterKey | None, salt: bytes, scope: str, owner: str) -> PrefixKey:
     base, rope = BaseDigest("b" * 64), RopeKey("default", 10000.0)
     return PrefixKey(base, "none", "c" * 64, "float32", (), rope, 4, "rig", adapter, salt, scope, owner)
 
@@ -128,7 +128,7 @@ class Rig:
             **more,
         )
         if ref is not None:
-            self.device.images[ref.digest] = ref
+            self.device.images[ref.key] = ref
         self.scheduler.add(request)
         return request.request_id
 

@@ -7,7 +7,7 @@ import pytest
 from lorry.errors import AdapterCold
 from lorry.ids import RequestId
 from lorry.scheduler import AgeingBound
-from tests.unit.residency.memory_host import version
+from tests.unit.residency.memory_host import key_of, version
 from tests.unit.scheduler.rig import Rig
 
 NEVER = AgeingBound(plans=10**9, seconds=10.0**9)
@@ -19,7 +19,7 @@ def test_a_request_whose_adapter_is_on_its_way_blocks_nobody() -> None:
     rig.add("base")
     rig.step()
     assert rig.started == ["base"]
-    rig.host.land(version("a").digest)
+    rig.host.land(version("a").key)
     rig.step()
     assert rig.started == ["base", "cold"]
 
@@ -173,7 +173,7 @@ def test_a_held_slot_does_go_when_nothing_runs() -> None:
     rig.run_out()
     assert rig.started == ["A0", "B", "A1"]
     assert rig.device.loads == 3
-    assert rig.host.fetches == ["a", "b"], "the hold kept A's copy on the host"
+    assert rig.host.fetches == [key_of("a"), key_of("b")], "the hold kept A's copy on the host"
 
 
 def test_several_ranks_share_the_chunks_and_a_large_adapter_evicts_as_many_as_it_needs() -> None:
@@ -229,7 +229,7 @@ def test_reject_cold_refuses_what_is_neither_on_the_device_nor_on_the_host() -> 
     assert not rig.host.fetches
     rig.add("warm", version("a"), out=1)
     rig.run_out()
-    rig.host.drop(version("a").digest)
+    rig.host.drop(version("a").key)
     rig.add("device", version("a"), out=1, reject_cold=True)
     rig.add("base", out=1, reject_cold=True)
     rig.run_out()
@@ -240,9 +240,9 @@ def test_cold_and_held_by_nobody_is_fetched_again_after_eviction() -> None:
     rig = Rig(slots=1, sequences=1)
     rig.add("A0", version("a"), tenant="x", out=2)
     rig.run_out()
-    rig.host.drop(version("a").digest)
+    rig.host.drop(version("a").key)
     rig.add("B", version("b"), tenant="y", out=1)
     rig.add("A1", version("a"), tenant="z", out=1)
     rig.run_out()
     assert rig.started == ["A0", "B", "A1"]
-    assert rig.host.fetches == ["a", "b", "a"]
+    assert rig.host.fetches == [key_of("a"), key_of("b"), key_of("a")]

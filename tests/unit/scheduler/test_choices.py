@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lorry.errors import DeadlineExceeded, ObjectStoreUnavailable, RequestCancelled
-from lorry.ids import AdapterDigest, RequestId
+from lorry.ids import AdapterKey, RequestId
 from lorry.request import OutputParams
 from lorry.scheduler import Ending, NewSequence
 from tests.unit.residency.memory_host import version
@@ -18,7 +18,7 @@ IDS = tuple(range(10, 20))
 """Two full pages and half of one."""
 
 
-def token(new: NewSequence, adapter: AdapterDigest | None, index: int) -> int:
+def token(new: NewSequence, adapter: AdapterKey | None, index: int) -> int:
     return 100 + hash((new.token_ids[: new.prompt_tokens], adapter, new.choice, index)) % 1000
 
 
@@ -51,7 +51,7 @@ def following(rig: Rig) -> int:
 
 def expected(choice: int, out: int = 5, ref: Any = None) -> list[int]:
     new = NewSequence(0, IDS, len(IDS), None, choice)  # type: ignore[arg-type]
-    return [token(new, None if ref is None else ref.digest, index) for index in range(out)]
+    return [token(new, None if ref is None else ref.key, index) for index in range(out)]
 
 
 @pytest.mark.parametrize("salt", [b"", b"salt"], ids=["private", "cached"])
@@ -249,7 +249,7 @@ def test_a_failed_fetch_ends_all_choices() -> None:
     rig = rig_of(instant=False)
     add(rig, ref=A)
     rig.step()
-    rig.host.fail(A.digest, ObjectStoreUnavailable("the object store does not answer; retry later"))
+    rig.host.fail(A.key, ObjectStoreUnavailable("the object store does not answer; retry later"))
     rig.step()
     assert all(isinstance(rig.error(name), ObjectStoreUnavailable) for name in ("r", "r.1", "r.2"))
     assert not rig.scheduler.has_work()

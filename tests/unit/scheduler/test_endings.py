@@ -13,7 +13,7 @@ from lorry.errors import (
 )
 from lorry.ids import RequestId, SlotId
 from lorry.scheduler.scheduler import FETCH_POLL_S
-from tests.unit.residency.memory_host import version
+from tests.unit.residency.memory_host import key_of, version
 from tests.unit.scheduler.rig import Rig
 
 A = version("a")
@@ -128,25 +128,25 @@ def test_a_failed_fetch_ends_those_that_waited_and_the_next_tries_again() -> Non
     rig.add("one", A, tenant="x")
     rig.add("two", A, tenant="y")
     rig.add("base")
-    rig.host.fail(A.digest, ObjectStoreUnavailable("the object store does not answer; retry later"))
+    rig.host.fail(A.key, ObjectStoreUnavailable("the object store does not answer; retry later"))
     rig.step()
     assert isinstance(rig.error("one"), ObjectStoreUnavailable)
     assert isinstance(rig.error("two"), ObjectStoreUnavailable)
-    assert rig.host.fetches == ["a"], "one fetch for both"
+    assert rig.host.fetches == [key_of("a")], "one fetch for both"
     rig.add("three", A)
-    rig.host.land(A.digest)
+    rig.host.land(A.key)
     rig.run_out()
     assert rig.error("three") is None
-    assert rig.host.fetches == ["a", "a"]
+    assert rig.host.fetches == [key_of("a"), key_of("a")]
 
 
 def test_a_failure_that_nobody_stayed_for_is_not_held_against_the_next() -> None:
     rig = Rig(instant=False)
     r = rig.add("gone", A)
     rig.scheduler.abort(r)
-    rig.host.fail(A.digest, ObjectStoreUnavailable("the object store does not answer; retry later"))
+    rig.host.fail(A.key, ObjectStoreUnavailable("the object store does not answer; retry later"))
     rig.add("next", A)
-    rig.host.land(A.digest)
+    rig.host.land(A.key)
     rig.run_out()
     assert rig.error("next") is None
 
@@ -154,7 +154,7 @@ def test_a_failure_that_nobody_stayed_for_is_not_held_against_the_next() -> None
 def test_a_rank_over_the_limit_is_refused_by_name() -> None:
     rig = Rig(max_rank=16, instant=False)
     rig.add("r", version("a", rank=17))
-    rig.host.land(A.digest)
+    rig.host.land(A.key)
     rig.step()
     error = rig.error("r")
     assert isinstance(error, AdapterLoadFailed)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lorry.errors import AdapterLoadFailed
-from lorry.ids import AdapterDigest, RequestId
+from lorry.ids import RequestId
 from lorry.memory import AdapterNeed
 from lorry.scheduler import AgeingBound
 from lorry.scheduler.entry import Lack
 from lorry.scheduler.waiting import class_of
-from tests.unit.residency.memory_host import version
+from tests.unit.residency.memory_host import key_of, version
 from tests.unit.scheduler.rig import Rig
 
 NEVER = AgeingBound(plans=10**9, seconds=10.0**9)
@@ -65,7 +65,7 @@ def test_what_failed_is_not_tried_again_in_a_plan_nor_what_needs_more_of_both() 
     found = rig.residency.room_for
 
     def room_for(owner: RequestId, *, force: bool = False) -> object:
-        tried.append(rig.residency.need_of(AdapterDigest(owner)))
+        tried.append(rig.residency.need_of(key_of(owner)))
         return found(owner, force=force)
 
     rig.residency.room_for = room_for  # type: ignore[method-assign, assignment]  # counted in passing
@@ -144,7 +144,7 @@ def test_extras_over_the_cap_end_that_request_alone() -> None:
     rig.add("huge", version("huge", 8, 101))
     rig.add("fits", version("fits", 8, 100))
     for name in ("huge", "fits"):
-        rig.host.land(AdapterDigest(name))
+        rig.host.land(key_of(name))
     rig.run_out()
     error = rig.error("huge")
     assert isinstance(error, AdapterLoadFailed)
@@ -162,7 +162,7 @@ def test_extras_of_one_that_was_cut_wait_for_the_step_that_reads_them() -> None:
     assert first is not None
     assert second is None or second.step == 1
     rig.scheduler.abort(RequestId("one"))
-    rig.scheduler.slot_lost(AdapterDigest("one"))
+    rig.scheduler.slot_lost(key_of("one"))
     assert rig.ledger.use().extras_pending == 100
     rig.add("two", version("two", 0, 1), out=1)
     assert rig.scheduler.plan() is None
@@ -178,7 +178,7 @@ def test_extras_of_one_that_was_cut_wait_for_the_step_that_reads_them() -> None:
 def test_over_commit_takes_the_memory_of_idle_extras_for_pages() -> None:
     rig = Rig(pages=12, chunks=1, extras=4000, context=48, overcommit=True)
     for ref in (version("nothing", 0, 0), version("h", 0, 4000)):
-        rig.add(ref.digest, ref, prompt=4, out=1)
+        rig.add(str(ref.key), ref, prompt=4, out=1)
         rig.run_out()
     assert rig.ledger.use().extras_used == 4000
     rig.add("long", prompt=4, out=44)

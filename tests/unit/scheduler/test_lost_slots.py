@@ -30,7 +30,7 @@ def test_one_that_was_preempted_from_it_ends_by_it() -> None:
     rig.step()
     waiting = rig.add("waiting", A, ids=IDS, out=6, cache_salt=b"salt")
     assert rig.scheduler.preempt(begun)
-    rig.scheduler.slot_lost(A.digest)
+    rig.scheduler.slot_lost(A.key)
     rig.run_out()
     assert isinstance(rig.error(begun), SlotIntegrity)
     assert rig.error(waiting) is None, "it has nothing from the damaged bytes"
@@ -42,7 +42,7 @@ def test_one_that_was_preempted_before_its_first_token_begins_anew() -> None:
     request = rig.add("r", A, ids=IDS, out=6, cache_salt=b"salt")
     rig.step()
     assert rig.scheduler.preempt(request)
-    rig.scheduler.slot_lost(A.digest)
+    rig.scheduler.slot_lost(A.key)
     assert cached_pages(rig) == 0
     rig.run_out()
     assert rig.error(request) is None
@@ -61,7 +61,7 @@ def test_damage_that_shows_when_the_slot_is_unloaded_ends_what_came_from_it(ahea
     assert plan is not None
     assert plan.unloads == (SlotId(0),)
     later = rig.scheduler.plan() if ahead else None
-    result = replace(rig.device.run(plan), lost=(A.digest,))
+    result = replace(rig.device.run(plan), lost=(A.key,))
     rig.updates += rig.scheduler.complete(plan, result)
     if later is not None:
         rig.updates += rig.scheduler.complete(later, rig.device.run(later))
@@ -74,6 +74,33 @@ def test_damage_that_shows_when_the_slot_is_unloaded_ends_what_came_from_it(ahea
     last = rig.of(found)[-1].finish
     assert last is not None
     assert last.cached_prompt_tokens == 0
+
+
+def test_a_damaged_copy_is_no_fault_of_another_adapters_copy_of_the_same_bytes() -> None:
+    theirs = version("a", scope="theirs")
+    rig = Rig(overcommit=True)
+    ours, other = rig.add("ours", A, ids=IDS, out=6, cache_salt=b"s"), rig.add("theirs", theirs, ids=IDS, out=6)
+    rig.step()
+    rig.scheduler.slot_lost(A.key)
+    rig.run_out()
+    assert isinstance(rig.error(ours), SlotIntegrity)
+    assert rig.error(other) is None
+
+
+def test_a_row_that_ran_on_another_adapters_copy_of_the_same_bytes_is_not_answered() -> None:
+    """Also on the short path that nearly all decodes take."""
+    for steps in (0, 2):
+        rig = Rig()
+        rig.add("ours", A, ids=IDS, out=6)
+        for _ in range(steps):
+            rig.step()
+        plan = rig.scheduler.plan()
+        assert plan is not None
+        result = rig.device.run(plan)
+        theirs = tuple(row._replace(adapter=version("a", scope="theirs").key) for row in result.results)
+        rig.updates += rig.scheduler.complete(plan, replace(result, results=theirs))
+        assert isinstance(rig.error("ours"), SlotIntegrity)
+        assert sum(len(update.tokens) for update in rig.of("ours")) == steps
 
 
 def fault_in_first_row(rig: Rig, plan: StepPlan) -> None:
@@ -96,7 +123,7 @@ def test_one_that_goes_on_after_its_slot_was_lost_publishes_nothing_more() -> No
     rig = Rig()
     rig.add("one", A, ids=IDS[:3], out=20, cache_salt=b"salt")
     rig.step()
-    rig.scheduler.slot_lost(A.digest)
+    rig.scheduler.slot_lost(A.key)
     rig.run_out()
     assert cached_pages(rig) == 0
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from lorry.errors import DeadlineExceeded, RequestCancelled
-from lorry.ids import AdapterDigest, RequestId, SlotId
+from lorry.ids import AdapterKey, RequestId, SlotId
 from lorry.request import OutputParams, StoppingParams
 from lorry.scheduler import Ending, FirstStep, NewSequence
-from tests.unit.residency.memory_host import version
+from tests.unit.residency.memory_host import key_of, version
 from tests.unit.scheduler.rig import Rig
 
 A, B = version("a"), version("b")
 
 
-def token(new: NewSequence, adapter: AdapterDigest | None, index: int) -> int:
+def token(new: NewSequence, adapter: AdapterKey | None, index: int) -> int:
     return 100 + hash((new.token_ids[: new.prompt_tokens], adapter, new.choice, index)) % 1000
 
 
@@ -185,10 +185,10 @@ def test_a_preempted_request_keeps_its_version_on_the_host_while_its_slot_can_go
     plan = rig.step()
     assert plan is not None
     assert running(rig) == ["first"]
-    assert (plan.unloads, [load.digest for load in plan.loads]) == ((SlotId(0),), ["b"])
-    assert rig.host.retained == {"a", "b"}
+    assert (plan.unloads, [str(load.adapter) for load in plan.loads]) == ((SlotId(0),), ["b"])
+    assert rig.host.retained == {key_of("a"), key_of("b")}
     rig.run_out()
-    assert rig.host.fetches == ["a", "b"], "its copy was never fetched again"
+    assert rig.host.fetches == [key_of("a"), key_of("b")], "its copy was never fetched again"
     assert rig.device.loads == 3
     assert len(tokens(rig, "r")) == 6
     assert rig.all_free()

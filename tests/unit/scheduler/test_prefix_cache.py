@@ -212,7 +212,7 @@ def test_nothing_of_an_adapter_whose_slot_was_lost_is_found() -> None:
     served(rig, "a", ref=A)
     served(rig, "a2", ref=A2)
     served(rig, "base")
-    rig.scheduler.slot_lost(A.digest)
+    rig.scheduler.slot_lost(A.key)
     rig.scheduler.check_integrity()
     assert served(rig, "a2 again", ref=A2) == (15, 1)
     assert served(rig, "base again") == (15, 1)
@@ -224,7 +224,7 @@ def test_nothing_of_an_adapter_whose_slot_was_lost_is_found() -> None:
 def test_a_slot_that_a_step_found_damaged_takes_its_prefixes_with_it() -> None:
     rig = Rig()
     served(rig, "one", ref=A)
-    rig.device.slots[SlotId(0)] = (rig.device.slots[SlotId(0)][0], A2.digest, rig.device.slots[SlotId(0)][2])
+    rig.device.slots[SlotId(0)] = (rig.device.slots[SlotId(0)][0], A2.key, rig.device.slots[SlotId(0)][2])
     rig.add("two", A, ids=IDS, out=3, cache_salt=b"salt")
     rig.run_out()
     assert rig.error("two") is not None

@@ -11,7 +11,7 @@ from lorry.errors import AlreadyExists, InvalidRequest, NonFiniteLogits, Overloa
 from lorry.ids import SequenceId
 from lorry.request import StoppingParams
 from lorry.scheduler import Scheduler, StepResult
-from tests.unit.residency.memory_host import version
+from tests.unit.residency.memory_host import key_of, version
 from tests.unit.scheduler.rig import EOS, Rig
 
 
@@ -30,11 +30,11 @@ def test_a_request_runs_to_its_length_and_leaves_nothing_behind() -> None:
     plan = rig.step()
     assert plan is not None
     assert [(s.start, s.query_len, s.logit_rows) for s in plan.sequences] == [(0, 6, 1)]
-    assert [(x.digest, x.generation) for x in plan.loads] == [("a", 1)]
+    assert [(x.adapter, x.generation) for x in plan.loads] == [(key_of("a"), 1)]
     rig.run_out()
     updates = rig.of("r")
     assert [u.tokens for u in updates] == [(7,), (7,), (7,)]
-    assert {u.adapter for u in updates} == {"a"}
+    assert {u.adapter for u in updates} == {key_of("a")}
     assert [u.first is not None for u in updates] == [True, False, False]
     end = updates[-1].finish
     assert end is not None
@@ -46,7 +46,7 @@ def test_timings_and_first_step() -> None:
     rig = Rig(instant=False)
     rig.add("r", version("a"), out=3)
     assert rig.step(seconds=0.5) is None
-    rig.host.land(version("a").digest)
+    rig.host.land(version("a").key)
     for _ in range(3):
         rig.step(seconds=0.25)
     first, last = rig.of("r")[0].first, rig.of("r")[-1].finish
@@ -212,7 +212,7 @@ def test_a_full_queue_is_overload_with_a_time_to_come_back() -> None:
         rig.add("r5", version("b"))
     assert refused.value.retry_after_s is not None
     assert refused.value.retry_after_s > 0
-    assert rig.host.retained == {"a"}
+    assert rig.host.retained == {key_of("a")}
     rig.step()
     rig.add("r5", version("b"))
 
@@ -246,7 +246,7 @@ def test_an_adapter_other_than_the_planned_one_yields_no_token_and_costs_the_slo
     plan = rig.step()
     assert plan is not None
     assert set(plan.unloads) == {slot_a, slot_b}
-    assert [load.digest for load in plan.loads] == ["a"]
+    assert [str(load.adapter) for load in plan.loads] == ["a"]
     rig.run_out()
     assert rig.of("again")[-1].finish is not None
 
@@ -257,7 +257,7 @@ def test_a_result_that_passes_off_another_adapter_is_caught_here_too() -> None:
     plan = rig.scheduler.plan()
     assert plan is not None
     result = rig.device.run(plan)
-    forged = tuple(type(r)(r.sequence, r.tokens, version("b").digest) for r in result.results)
+    forged = tuple(type(r)(r.sequence, r.tokens, version("b").key) for r in result.results)
     (update,) = rig.scheduler.complete(plan, StepResult(plan.step, forged, 0.0))
     assert isinstance(update.error, SlotIntegrity)
     assert not update.tokens
@@ -278,7 +278,16 @@ def test_state_is_json() -> None:
     state = json.loads(json.dumps(rig.scheduler.state()))
     assert len(state["waiting_by_tenant"]) == 32
     assert state["waiting_other_tenants"] == 7
-    slot = {"slot": 0, "generation": 1, "digest": "a", "chunks": 1, "extra_bytes": 30, "pins": 1, "holds": 40}
+    slot = {
+        "slot": 0,
+        "generation": 1,
+        "digest": "a",
+        "scope": "own",
+        "chunks": 1,
+        "extra_bytes": 30,
+        "pins": 1,
+        "holds": 40,
+    }
     assert state["slots"] == [slot]
     assert state["extras"] == {"cap": 50, "free": 20, "pending": 0, "used": 30}
     assert (state["bytes"]["adapters"], state["bytes"]["adapters_cap"]) == (1030, 4550)

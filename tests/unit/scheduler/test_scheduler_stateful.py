@@ -78,11 +78,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), fails=st.sampled_from([False, False, False, True]))
     def fetch_ends(self, data: st.DataObject, fails: bool) -> None:
         host = self.chaos.rig.host
-        digest = data.draw(st.sampled_from(sorted(host.fetching)))
+        key = data.draw(st.sampled_from(sorted(host.fetching)))
         if fails:
-            host.fail(digest, ObjectStoreUnavailable("gone for now"))
+            host.fail(key, ObjectStoreUnavailable("gone for now"))
         else:
-            host.land(digest)
+            host.land(key)
 
     @rule()
     def host_tier_wants_room(self) -> None:
@@ -152,8 +152,8 @@ def steps(chaos: Chaos, times: int, *, ahead: bool, bad: str | None) -> None:
 
 def empty_host(chaos: Chaos) -> None:
     host = chaos.rig.host
-    for digest in sorted(host.ready.keys() - host.retained):
-        host.drop(digest)
+    for key in sorted(host.ready.keys() - host.retained):
+        host.drop(key)
 
 
 TestScheduler = SchedulerMachine.TestCase
@@ -193,8 +193,8 @@ def random_life(chaos: Chaos, rng: random.Random) -> None:
     elif die < 0.995:
         empty_host(chaos)
     elif die < 0.999:
-        for digest in list(chaos.rig.host.fetching):
-            chaos.rig.host.fail(digest, ObjectStoreUnavailable("gone for now"))
+        for key in list(chaos.rig.host.fetching):
+            chaos.rig.host.fail(key, ObjectStoreUnavailable("gone for now"))
     else:
         chaos.restart()
 

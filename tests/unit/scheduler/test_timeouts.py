@@ -8,7 +8,7 @@ import pytest
 
 from lorry.errors import DeadlineExceeded, Overloaded, QueueTimeout, TtftTimeout
 from lorry.ids import RequestId
-from tests.unit.residency.memory_host import version
+from tests.unit.residency.memory_host import key_of, version
 from tests.unit.scheduler.rig import Rig
 
 A = version("a")
@@ -45,7 +45,7 @@ def test_each_ends_a_request_that_waits(limit: str, instant: bool) -> None:
         assert error is not None
         assert error.retry_after_s is not None
         assert "1.010 s" in str(error)
-    assert "r" not in rig.host.retained
+    assert key_of("r") not in rig.host.retained
     rig.run_out()
     assert rig.all_free()
 

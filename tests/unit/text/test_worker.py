@@ -186,6 +186,18 @@ def test_files_that_are_not_those_that_were_registered(base: Path, tmp_path: Pat
     assert workers.encode_chat(text, MESSAGES, True)
 
 
+def test_an_equal_text_side_of_another_adapter_is_loaded_for_itself(
+    base: Path, tmp_path: Path, workers: TextWorkers
+) -> None:
+    """What one adapter's is loaded from serves no other: its own folder is read, and takes its time."""
+    theirs = replace(own(base, tmp_path / "v", chat_template="equal"), scope="a_theirs")
+    assert workers.encode_chat(theirs, MESSAGES, True)
+    absent = replace(theirs, scope="a_own", folder=tmp_path / "absent")
+    with pytest.raises(ProvenanceMismatch):
+        workers.encode_chat(absent, MESSAGES, True)
+    assert workers.encode_chat(replace(theirs, folder=tmp_path / "absent"), MESSAGES, True), "it is loaded"
+
+
 def test_a_template_sees_no_secret_and_no_insides(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LORRY_KEY_PEPPER", "secret")
     workers = TextWorkers(1, LIMITS)

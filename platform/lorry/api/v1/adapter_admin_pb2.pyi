@@ -625,16 +625,20 @@ class CreateUploadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARENT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}/adapters/{a}`."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters: the same upload while it is open."""
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent", b"parent", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1047,6 +1051,7 @@ class SetAliasRequest(_message.Message):
     ALIAS_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}/adapters/{a}`."""
     alias_id: _builtins.str
@@ -1055,6 +1060,8 @@ class SetAliasRequest(_message.Message):
     """A READY or DEPRECATED version of this adapter."""
     etag: _builtins.str
     """If set: the current one, or ABORTED. `new`: the alias must not be there."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters. A repeat answers the revision that was made."""
     def __init__(
         self,
         *,
@@ -1062,10 +1069,11 @@ class SetAliasRequest(_message.Message):
         alias_id: _builtins.str = ...,
         version: _builtins.int = ...,
         etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias_id", b"alias_id", "etag", b"etag", "parent", b"parent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias_id", b"alias_id", "etag", b"etag", "parent", b"parent", "request_id", b"request_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1271,6 +1279,7 @@ class SetCanaryRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     PERMILLE_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}@{alias}`."""
     version: _builtins.int
@@ -1279,6 +1288,8 @@ class SetCanaryRequest(_message.Message):
     """1 to 999 thousandths."""
     etag: _builtins.str
     """If set: the current one, or ABORTED."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters. A repeat answers the revision that was made."""
     def __init__(
         self,
         *,
@@ -1286,10 +1297,11 @@ class SetCanaryRequest(_message.Message):
         version: _builtins.int = ...,
         permille: _builtins.int = ...,
         etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "permille", b"permille", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "permille", b"permille", "request_id", b"request_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1303,19 +1315,23 @@ class PromoteCanaryRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}@{alias}`."""
     etag: _builtins.str
     """If set: the current one, or ABORTED."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters. A repeat answers the revision that was made."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1329,19 +1345,23 @@ class RollbackAliasRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}@{alias}`."""
     etag: _builtins.str
     """If set: the current one, or ABORTED."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters. A repeat answers the revision that was made."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1355,19 +1375,23 @@ class DeleteAliasRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}@{alias}`."""
     etag: _builtins.str
     """If set: the current one, or ABORTED."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters. A repeat answers the revision that was made."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -400,12 +400,15 @@ class CreateApiKeyRequest(_message.Message):
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}`."""
     principal: _builtins.str
     """A name within the tenant; made where it is new. Its role changes by UpdateUser alone."""
     role: Global___Role.ValueType
     """The principal's role."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters. A repeat answers the key that was made, without its text."""
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
         """Absent: it does not expire."""
@@ -417,10 +420,11 @@ class CreateApiKeyRequest(_message.Message):
         principal: _builtins.str = ...,
         role: Global___Role.ValueType = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "parent", b"parent", "principal", b"principal", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "parent", b"parent", "principal", b"principal", "request_id", b"request_id", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -435,7 +439,9 @@ class CreateApiKeyResponse(_message.Message):
     API_KEY_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """What to send as `authorization: Bearer ...`. Shown once."""
+    """What to send as `authorization: Bearer ...`. Shown once, so empty where `request_id` repeats a request that was
+    answered: revoke that key and make another if its text is lost.
+    """
     @_builtins.property
     def api_key(self) -> Global___ApiKey:
         """The key's row."""
@@ -463,8 +469,11 @@ class RotateApiKeyRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     OVERLAP_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/apiKeys/{id}`, active."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters. A repeat answers the key that was made, without its text."""
     @_builtins.property
     def overlap(self) -> _duration_pb2.Duration:
         """How long the old key holds on: 0 (default) to 30 days, and not longer than its own expire_time."""
@@ -479,10 +488,11 @@ class RotateApiKeyRequest(_message.Message):
         name: _builtins.str = ...,
         overlap: _duration_pb2.Duration | None = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "overlap", b"overlap"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "name", b"name", "overlap", b"overlap"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "name", b"name", "overlap", b"overlap", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -776,19 +786,23 @@ class CreateGrantRequest(_message.Message):
 
     PARENT_FIELD_NUMBER: _builtins.int
     RESOURCE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}` that may generate."""
     resource: _builtins.str
     """`models/{base}` or `tenants/{t}/adapters/{a}`."""
+    request_id: _builtins.str
+    """Idempotency, at most 128 characters."""
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         resource: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent", b"parent", "resource", b"resource"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent", b"parent", "request_id", b"request_id", "resource", b"resource"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from lorry.cli.asking import secret
 from lorry.cli.commands.parsing import Commands, add_connection, add_json, remote
 from lorry.cli.doctor import doctor
+from lorry.cli.names import split_address
 from lorry.cli.output import print_json, printable, say
 from lorry.cli.profile import Profile, profile_path, remove_profile, save_profile
 from lorry.cli.session import default_address, session, tls_of
@@ -43,16 +44,18 @@ def _login(options: argparse.Namespace) -> int:
     key = options.key or secret("API key: ")
     if not key:
         raise InvalidRequest.field("key", "none came; paste the one that lorry keys create printed")
+    tls = tls_of(options)
+    files = [] if tls is None else [str(path.absolute()) if path else "" for path in (tls.ca, tls.cert, tls.key)]
     profile = Profile(
-        options.address or default_address(),
+        split_address(options.address)[0] or default_address(),
         key,
         options.tenant.removeprefix("tenants/"),
-        options.tls,
-        *(str(path.absolute()) if path else "" for path in (options.ca, options.cert, options.cert_key)),
+        tls is not None and not any(files),
+        *files,
     )
     role = ""
     if not options.no_check:
-        with Client(profile.address, key, tls=tls_of(options)) as client:
+        with Client(profile.address, key, tls=tls) as client:
             about = client.whoami()
         if profile.tenant and about.tenant and about.tenant != profile.tenant and about.role != "platform_admin":
             raise InvalidRequest.field("--tenant", f"the key is of tenant {about.tenant}; leave --tenant out")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lorry.cli.commands.parsing import Commands, home_of
 from lorry.cli.sizes import budget, count, fraction, number, part, port, seconds, size
-from lorry.config import HTTP_PORT, GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig
+from lorry.config import HTTP_PORT, WEB_PORT, GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig
 
 DTYPES = ("bfloat16", "float16", "float32")
 DERIVED = {
@@ -28,7 +28,9 @@ def register(commands: Commands) -> None:
     _demo(commands)
     _serve(commands)
     migrate = commands.add_parser("migrate", help="bring a registry's database to the newest schema")
-    migrate.add_argument("--url", default=None, help="SQLAlchemy URL (default: the registry in LORRY_HOME)")
+    migrate.add_argument(
+        "--url", default=None, help="SQLAlchemy URL (default: LORRY_REGISTRY_URL, or the registry in LORRY_HOME)"
+    )
     migrate.set_defaults(run=_run_migrate)
     model = commands.add_parser("model", help="prepare the demo's base model under LORRY_HOME")
     model.set_defaults(run=_run_model)
@@ -96,11 +98,78 @@ def _serve(commands: Commands) -> None:
     web.add_argument("--no-http", action="store_true", help="do not serve OpenAI's API")
     serve.add_argument("--ops-host", default=ops.host, help="where health and state are served (default: %(default)s)")
     serve.add_argument("--ops-port", type=port, default=ops.port, help="its port, 0 is any (default: %(default)s)")
+    serve.add_argument("--web-host", default=defaults.http_host, help="for the dashboards (default: %(default)s)")
+    pages = serve.add_mutually_exclusive_group()
+    pages.add_argument(
+        "--web-port", type=port, default=None, help=f"their port (default: {WEB_PORT}; any where --port is 0)"
+    )
+    pages.add_argument("--no-web", action="store_true", help="do not serve the dashboards")
+    serve.add_argument(
+        "--web-url", default="", metavar="URL", help="what browsers call them, where a proxy is in between"
+    )
     tenants = "so many of the largest tenants have metrics of their own (default: %(default)s)"
     serve.add_argument("--metrics-tenants", type=number, default=defaults.metrics_tenants, metavar="N", help=tenants)
     adapters = "most names of adapters that /metrics/router lists (default: %(default)s, none)"
     serve.add_argument("--router-adapters", type=number, default=ops.router_adapters, metavar="N", help=adapters)
+    _transport(serve, defaults)
+    _elsewhere(serve)
     serve.set_defaults(run=_run_serve)
+
+
+def _transport(serve: argparse.ArgumentParser, defaults: GatewayConfig) -> None:
+    serve.add_argument(
+        "--tls-cert", type=Path, default=None, metavar="FILE", help="TLS on both ports: the certificate's chain (PEM)"
+    )
+    serve.add_argument("--tls-key", type=Path, default=None, metavar="FILE", help="its private key (PEM)")
+    serve.add_argument(
+        "--tls-client-ca",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="mTLS: who connects needs a certificate that one of these authorities signed (PEM)",
+    )
+    serve.add_argument(
+        "--max-message",
+        type=size,
+        default=defaults.max_message_bytes,
+        metavar="SIZE",
+        help=f"most bytes of a request (default: {defaults.max_message_bytes >> 20}MiB)",
+    )
+    serve.add_argument(
+        "--keepalive",
+        type=seconds,
+        default=defaults.keepalive_seconds,
+        metavar="S",
+        help="ask a silent gRPC connection after so long whether it is still there (default: %(default)s)",
+    )
+    serve.add_argument(
+        "--connection-age",
+        type=seconds,
+        default=None,
+        metavar="S",
+        help="send gRPC clients to a new connection after so long; calls go on where they are (default: never)",
+    )
+
+
+def _elsewhere(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--registry-url",
+        default=None,
+        metavar="URL",
+        help="postgresql://USER@HOST/DATABASE or sqlite:////FILE; with a password rather in LORRY_REGISTRY_URL, as "
+        "others see a command line (default: SQLite in the home)",
+    )
+    serve.add_argument(
+        "--store",
+        default=None,
+        metavar="URL",
+        help="s3://BUCKET/PREFIX for adapters, credentials as boto3 finds them (AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, ...) (default: an S3 server in the home)",
+    )
+    serve.add_argument("--s3-endpoint", default=None, metavar="URL", help="of an S3 that is not Amazon's")
+    serve.add_argument(
+        "--s3-region", default=None, metavar="R", help="its region (default: AWS_REGION, AWS_DEFAULT_REGION, us-east-1)"
+    )
 
 
 def _run_demo(options: argparse.Namespace) -> int:

@@ -39,12 +39,36 @@ def remote(commands: Commands, name: str, help: str, run: Run) -> argparse.Argum
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--address", default="", metavar="HOST:PORT", help="the gateway's (default: LORRY_ADDRESS, the profile's)"
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="the gateway's; with https:// before it TLS is meant (default: LORRY_ADDRESS, the profile's)",
     )
     parser.add_argument("--tls", action="store_true", help="TLS by the authorities that the system trusts")
-    parser.add_argument("--ca", type=Path, default=None, metavar="FILE", help="TLS by these authorities (PEM)")
-    parser.add_argument("--cert", type=Path, default=None, metavar="FILE", help="the client's own certificate (PEM)")
-    parser.add_argument("--cert-key", type=Path, default=None, metavar="FILE", help="its private key (PEM)")
+    parser.add_argument(
+        *("--tls-ca", "--ca"),
+        dest="ca",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="TLS by these authorities, PEM; or --tls-ca (default: LORRY_TLS_CA, the profile's)",
+    )
+    parser.add_argument(
+        *("--client-cert", "--cert"),
+        dest="cert",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="the client's own certificate for mTLS, PEM; or --client-cert (default: LORRY_CLIENT_CERT, the profile's)",
+    )
+    parser.add_argument(
+        *("--client-key", "--cert-key"),
+        dest="cert_key",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="its private key, PEM; or --client-key (default: LORRY_CLIENT_KEY, the profile's)",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ class Registered:
 class Made:
     """``keys`` by tenant's name; ``spare`` is the (name, text) of a key to be revoked."""
 
-    keys: dict[str, str]
-    spare: tuple[str, str]
+    keys: dict[str, str] = field(repr=False)
+    spare: tuple[str, str] = field(repr=False)
     versions: tuple[Registered, ...]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from google.protobuf.empty_pb2 import Empty
 
 from lorry.api.v1 import tenant_admin_pb2 as pb
-from lorry.client.admin.names import tenant_name
+from lorry.client.admin.names import new_request_id, tenant_name
 from lorry.client.prepared import PAGE_SIZE, TENANTS, Paged, Unary
 from lorry.errors import InvalidRequest
 
@@ -16,7 +16,7 @@ PIN_MODES: Mapping[str, pb.PinMode.ValueType] = {"hard": pb.PIN_MODE_HARD, "defa
 
 def grant(tenant: str, resource: str) -> Unary[pb.Grant]:
     """Lets ``tenant`` generate with ``resource``: `models/{base}` or `tenants/{t}/adapters/{a}`."""
-    request = pb.CreateGrantRequest(parent=tenant_name(tenant), resource=resource)
+    request = pb.CreateGrantRequest(parent=tenant_name(tenant), resource=resource, request_id=new_request_id())
     return TENANTS.unary("CreateGrant", request, pb.Grant)
 
 

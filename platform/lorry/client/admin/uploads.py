@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 
 from lorry.api.v1 import adapter_admin_pb2 as pb
+from lorry.client.admin.names import new_request_id
 from lorry.client.prepared import ADAPTERS, Unary
 
 
 def create_upload(adapter: str) -> Unary[pb.Upload]:
     """Opens one for a version's files; it is kept for a day."""
-    return ADAPTERS.unary("CreateUpload", pb.CreateUploadRequest(parent=adapter), pb.Upload)
+    request = pb.CreateUploadRequest(parent=adapter, request_id=new_request_id())
+    return ADAPTERS.unary("CreateUpload", request, pb.Upload)
 
 
 def get_upload(name: str) -> Unary[pb.Upload]:

@@ -21,7 +21,7 @@ from lorry.engine.gpu.forms import Form
 from lorry.engine.gpu.pages import PageMap
 from lorry.engine.slot_table import SlotTable
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
-from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
+from lorry.ids import AdapterKey, ChunkId, Generation, SlotId
 from lorry.layers.extras import AdapterExtras, ChunkedEmbedding
 from lorry.layers.extras_arena import ExtrasArena, arena_bytes
 from lorry.layers.sites import SITE_SLICES, Site
@@ -42,7 +42,7 @@ class DeviceSlot:
     input gains."""
 
     generation: Generation
-    digest: AdapterDigest
+    adapter: AdapterKey
     chunks: tuple[ChunkId, ...]
     pages: Tensor
     sums: tuple[int, ...]
@@ -89,14 +89,14 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
     def load(self, load: SlotLoad, image: PackedImage, step: int) -> None:
         """Copies the image's pages into the chunks' pages, then publishes the slot. Raises AdapterLoadFailed, nothing
         published, where image and plan disagree or the host copy is damaged."""
-        if image.digest != load.digest or image.dtype != self._dtype or image.chunk_count != len(load.chunks):
+        if image.digest != load.adapter.digest or image.dtype != self._dtype or image.chunk_count != len(load.chunks):
             raise AdapterLoadFailed(
-                f"adapter {load.digest}: the host image is {image.digest}, {image.dtype}, {image.chunk_count} pages, "
+                f"adapter {load.adapter}: the host image is {image.digest}, {image.dtype}, {image.chunk_count} pages, "
                 f"for {len(load.chunks)} pages of {self._dtype}"
             )
         self.unload(load.slot)
         places = np.array([self._pages.chunk(chunk) for chunk in load.chunks], np.int64)
-        extras = None if image.extras is None else self._room(image.extras, load.digest)
+        extras = None if image.extras is None else self._room(image.extras, load.adapter)
         try:
             self._fill(load, image, places, extras, step)
         except BaseException:
@@ -121,7 +121,7 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
         offsets = image.offsets(places)
         entry = DeviceSlot(
             load.generation,
-            load.digest,
+            load.adapter,
             load.chunks,
             torch.from_numpy(places).to(self._arena.device),
             image.page_sums,
@@ -130,19 +130,19 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
             self._in_gains(offsets),
         )
         if not self._intact(entry, whole=True):
-            raise AdapterLoadFailed(f"adapter {load.digest}: its copy in host memory is damaged; it is fetched again")
+            raise AdapterLoadFailed(f"adapter {load.adapter}: its copy in host memory is damaged; it is fetched again")
         pages, page_bytes = self._arena.shape[0] - 1, self._arena.shape[1]
         self._point(load.slot, extras)
         self.tables.publish(load.slot, load.generation, offsets, image.scales, image.unit, pages, page_bytes)
         self._publish(load.slot, entry, step)
 
-    def _room(self, extras: AdapterExtras, digest: AdapterDigest) -> AdapterExtras:
+    def _room(self, extras: AdapterExtras, adapter: AdapterKey) -> AdapterExtras:
         """Uninitialised, in the extras' arena; a tensor that embedding and head share is one there too. What is there
         moves together where the room is in pieces. Raises AdapterLoadFailed where there is too little."""
         free = self._extras.bytes.numel() - self._extras.used
         if arena_bytes(extras) > free:
             raise AdapterLoadFailed(
-                f"adapter {digest}: its embedding and head take {arena_bytes(extras)} bytes and {free} are free; "
+                f"adapter {adapter}: its embedding and head take {arena_bytes(extras)} bytes and {free} are free; "
                 "raise extras_fraction"
             )
         taken: list[Tensor] = []

@@ -92,7 +92,7 @@ def profile(
     meter.begin()
 
     def build() -> PagedRunner:
-        none = (lambda digest: None, lambda digest: None)
+        none = (lambda adapter: None, lambda adapter: None)
         return build_paged(spec, tensors, trial, layout, limits, device, *none).runner
 
     _largest_steps(build, limits, pages, memory.page_tokens)

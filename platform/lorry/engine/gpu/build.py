@@ -20,7 +20,7 @@ from lorry.engine.gpu.graphs import CudaGraphs, Graphs, StandInGraphs
 from lorry.engine.gpu.inputs import DeviceShape
 from lorry.engine.gpu.pages import PageMap
 from lorry.engine.gpu.runner import Device, PagedRunner
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterKey
 from lorry.layers.extras_arena import ExtrasArena
 from lorry.layers.page_arena import PageArena
 from lorry.layers.slot_row import CHUNK_RANK, SlotRow
@@ -80,8 +80,8 @@ def build_paged(
     layout: PageLayout,
     limits: SchedulerConfig,
     device: torch.device,
-    image: Callable[[AdapterDigest], PackedImage | None],
-    discard: Callable[[AdapterDigest], None],
+    image: Callable[[AdapterKey], PackedImage | None],
+    discard: Callable[[AdapterKey], None],
 ) -> PagedParts:
     """``tensors`` are the base's, in the layout's type and on the device. The arena has as many pages as the budget has
     bytes for."""

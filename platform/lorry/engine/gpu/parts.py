@@ -20,7 +20,7 @@ from lorry.engine.core import EngineCore
 from lorry.engine.gpu.budget import CudaMeter, profile
 from lorry.engine.gpu.build import PagedParts, build_paged, page_layout, paged_ledger
 from lorry.engine.parts import TextTier, compose, limits_of
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterKey
 from lorry.layers.spec import DecoderSpec
 from lorry.models.fused import fused
 from lorry.models.weights import DTYPES, load_tensors, read_spec
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class PackedTier(TextTier, Protocol):
     """With images for a page arena."""
 
-    def image(self, digest: AdapterDigest) -> PackedImage | None: ...
+    def image(self, adapter: AdapterKey) -> PackedImage | None: ...
 
 
 @dataclass(frozen=True, slots=True)

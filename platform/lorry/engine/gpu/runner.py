@@ -37,7 +37,7 @@ from lorry.engine.gpu.sampler import Draws, draw_on_device, warm_draws
 from lorry.engine.plan_runner import PlanRunner, Results
 from lorry.engine.sampler import Drawn, score_prompt
 from lorry.errors import NonFiniteLogits, SlotIntegrity
-from lorry.ids import BASE_SLOT, AdapterDigest, PageId, SequenceId
+from lorry.ids import BASE_SLOT, AdapterKey, PageId, SequenceId
 from lorry.layers.adapted import extra_rows
 from lorry.layers.extras import AdapterExtras
 from lorry.layers.sites import SITE_SLICES, Site
@@ -73,8 +73,8 @@ class PagedRunner(PlanRunner[DeviceSlot]):
     def __init__(
         self,
         device: Device,
-        image: Callable[[AdapterDigest], PackedImage | None],
-        discard: Callable[[AdapterDigest], None] = lambda digest: None,
+        image: Callable[[AdapterKey], PackedImage | None],
+        discard: Callable[[AdapterKey], None] = lambda adapter: None,
         clock: Callable[[], float] = time.monotonic,
         graphs: Graphs | None = None,
         buckets: Sequence[int] = (),
@@ -300,17 +300,17 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         scores: dict[SequenceId, tuple[TokenLogprobs, ...] | None],
     ) -> Results:
         # Provenance is read from the slot table after the forward pass was enqueued, on the thread that changes it.
-        digests = [entry.digest if (entry := self._entry(step)) is not None else None for step in steps]
+        adapters = [entry.adapter if (entry := self._entry(step)) is not None else None for step in steps]
 
         def result() -> list[SequenceResult]:
             drawn, faulty = draws(), [] if fault is None else fault.tolist()
             found, begin = [], 0
-            for step, digest in zip(steps, digests, strict=True):
+            for step, adapter in zip(steps, adapters, strict=True):
                 end = begin + step.query_len
                 if any(faulty[begin:end]):
                     found.append(SequenceResult(step.sequence, (), None, SlotIntegrity.reason))
                 else:
-                    found.append(self._result(step, digest, drawn, scores))
+                    found.append(self._result(step, adapter, drawn, scores))
                 begin = end
             return found
 
@@ -319,17 +319,17 @@ class PagedRunner(PlanRunner[DeviceSlot]):
     def _result(
         self,
         step: SequenceStep,
-        digest: AdapterDigest | None,
+        adapter: AdapterKey | None,
         drawn: dict[SequenceId, Drawn | None],
         scores: dict[SequenceId, tuple[TokenLogprobs, ...] | None],
     ) -> SequenceResult:
         prompt, token = scores.get(step.sequence, ()), drawn.get(step.sequence)
         if prompt is None or (step.logit_rows and token is None):
-            return SequenceResult(step.sequence, (), digest, NonFiniteLogits.reason)
+            return SequenceResult(step.sequence, (), adapter, NonFiniteLogits.reason)
         if token is None:
-            return SequenceResult(step.sequence, (), digest, None, (), prompt)
+            return SequenceResult(step.sequence, (), adapter, None, (), prompt)
         self._sequences[step.sequence].append(token.token)
-        return SequenceResult(step.sequence, (token.token,), digest, None, token.logprobs, prompt)
+        return SequenceResult(step.sequence, (token.token,), adapter, None, token.logprobs, prompt)
 
 
 def _taken(tensor: Tensor, rows: Sequence[int]) -> Tensor:

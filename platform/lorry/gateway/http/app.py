@@ -93,7 +93,7 @@ class OpenAiApp:
         except (Gone, Stalled):
             raise
         except Exception as error:  # the last place: every error gets a status
-            _log.error("%s failed, request id %s", exchange.path[:200], exchange.request_id, exc_info=error)
+            _log.error("%a failed, request id %s", exchange.path[:200], exchange.request_id, exc_info=error)
             text = f"internal error; the operator finds it in the log under request id {exchange.request_id}"
             await exchange.fail(InternalError(text, metadata={"request_id": exchange.request_id}))
 

@@ -79,7 +79,7 @@ class Exchange:
     def add_done_callback(self, callback: Callable[[], object]) -> None:
         self._done.append(callback)
 
-    def cancel(self) -> None:
+    def cancel(self, error: LorryError | None = None) -> None:
         self.drop()
         if self._task is not None:
             self._task.cancel()
@@ -97,6 +97,9 @@ class Exchange:
         size = len(self.path) + len(self.query) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > most_bytes:
             raise InvalidRequest.field("head", f"{size} bytes; send at most {most_bytes}")
+        if self._header(b"transfer-encoding") is not None and self._header(b"content-length") is not None:
+            self.closing = True  # what a proxy in front and this server take for the next request may differ
+            raise InvalidRequest.field("content-length", "beside transfer-encoding; send one of the two")
         if self._bad is not None:
             raise self._bad
         given = self._header(_TIMEOUT_HEADER)

@@ -19,8 +19,8 @@ PAGE_MAX = 1000
 async def list_models(models: Models, context: CallContext, query: bytes) -> dict[str, Any]:
     """Bases and adapters by their bare names, each followed by its aliases. ``?after=`` a bare name and ``?limit=``
     page. Raises InvalidRequest for another parameter."""
-    after, limit = _read_query(query)
     catalog = await models.seen_by(context)
+    after, limit = _read_query(query)
     page, more = catalog.page(after, limit)
     return {
         "object": "list",

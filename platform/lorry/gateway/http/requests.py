@@ -23,7 +23,7 @@ class Wanted:
     """``message`` asks the service layer; the rest is how the answer is written. ``names``: what the client calls
     fields."""
 
-    message: pb.GenerateRequest
+    message: pb.GenerateRequest = field(repr=False)
     stream: bool
     include_usage: bool
     logprobs: bool

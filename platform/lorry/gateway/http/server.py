@@ -17,6 +17,7 @@ from lorry.gateway.http import errors
 from lorry.gateway.http.app import OpenAiApp, Ready
 from lorry.gateway.http.exchange import TRANSPORT, Receive, Scope, Send
 from lorry.gateway.models import Models
+from lorry.gateway.tls import ServerTls
 from lorry.guest import GuestServer, address_of, bind
 
 _BAD_HEAD = InvalidRequest.field("head", "not a valid HTTP request, or too large a head; send HTTP/1.1")
@@ -93,8 +94,9 @@ class HttpServer:
         counters: GatewayCounters,
         stall_seconds: float,
         ready: Ready,
+        tls: ServerTls | None = None,
     ) -> None:
-        """Raises Unavailable where the port cannot be bound."""
+        """``tls`` None: plain. Raises Unavailable where the port cannot be bound."""
         self._socket = bind(config.http_host, port, "http port", "--http-port")
         self._app = OpenAiApp(generations, models, counters, config, ready, stall_seconds)
         options = uvicorn.Config(
@@ -108,10 +110,10 @@ class HttpServer:
             timeout_keep_alive=config.http_keep_alive_seconds,  # type: ignore[arg-type]  # a timer's, any number does
             h11_max_incomplete_event_size=config.http_head_bytes,
         )
-        self._server = GuestServer(options)
+        self._server = GuestServer(options, None if tls is None else tls.http_context())
         self._task: asyncio.Task[None] | None = None
         self.port: int = self._socket.getsockname()[1]
-        self.address = address_of(self._socket)
+        self.address = address_of(self._socket, tls is not None)
 
     def start(self) -> None:
         """The port answers from now on; the system kept who came before."""

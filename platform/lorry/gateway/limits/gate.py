@@ -123,6 +123,15 @@ class Limits:
         caps = [quota.entry.max_tokens_cap for quota in quotas if quota.entry.max_tokens_cap is not None]
         return min(caps, default=None)
 
+    def take(self, tenant: str, adapter_id: str) -> None:
+        """One request of the minute's, for what needs no engine. Raises QuotaExceeded where there is none."""
+        quotas, now = self._of(tenant, adapter_id), self._clock()
+        for quota in quotas:
+            quota.check_rate(now)
+        for quota in quotas:
+            if quota.bucket is not None:
+                quota.bucket.take()
+
     @asynccontextmanager
     async def hold(self, tenant: str, adapter_id: str, request: EngineRequest) -> AsyncIterator[Hold]:
         """The block runs while the request holds its share of both quotas; what is not ``billed`` in it comes back.

@@ -24,25 +24,25 @@ class ConnectRequest(_message.Message):
 
     SUBMIT_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
-    CREDIT_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def submit(self) -> Global___SubmitBatch: ...
     @_builtins.property
     def abort(self) -> Global___Abort: ...
     @_builtins.property
-    def credit(self) -> Global___Credit: ...
+    def credits(self) -> Global___CreditBatch: ...
     def __init__(
         self,
         *,
         submit: Global___SubmitBatch | None = ...,
         abort: Global___Abort | None = ...,
-        credit: Global___Credit | None = ...,
+        credits: Global___CreditBatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "credit", b"credit", "message", b"message", "submit", b"submit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "credits", b"credits", "message", b"message", "submit", b"submit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "credit", b"credit", "message", b"message", "submit", b"submit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "credits", b"credits", "message", b"message", "submit", b"submit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["submit", "abort", "credit"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["submit", "abort", "credits"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -89,6 +89,26 @@ class Abort(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Abort: _TypeAlias = Abort  # noqa: Y015
+
+@_typing.final
+class CreditBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Credit]: ...
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___Credit] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreditBatch: _TypeAlias = CreditBatch  # noqa: Y015
 
 @_typing.final
 class Credit(_message.Message):
@@ -273,9 +293,14 @@ class AdapterVersionRef(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     PREFIX_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
     sha256: _builtins.str
     prefix: _builtins.str
     """Key prefix in the object store; files lie at `{prefix}/{path}`."""
+    scope: _builtins.str
+    """Whose copy of the bytes: the id of the adapter that the version belongs to. Copies of equal bytes are kept apart by
+    it. Refused where it is empty.
+    """
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterFile]: ...
     def __init__(
@@ -284,10 +309,11 @@ class AdapterVersionRef(_message.Message):
         sha256: _builtins.str = ...,
         prefix: _builtins.str = ...,
         files: _abc.Iterable[Global___AdapterFile] | None = ...,
+        scope: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "prefix", b"prefix", "sha256", b"sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "prefix", b"prefix", "scope", b"scope", "sha256", b"sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1268,15 +1294,19 @@ class GetWhereaboutsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SHA256_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
     sha256: _builtins.str
+    scope: _builtins.str
+    """As in AdapterVersionRef."""
     def __init__(
         self,
         *,
         sha256: _builtins.str = ...,
+        scope: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sha256", b"sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope", "sha256", b"sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1354,15 +1384,19 @@ class EvictRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SHA256_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
     sha256: _builtins.str
+    scope: _builtins.str
+    """As in AdapterVersionRef."""
     def __init__(
         self,
         *,
         sha256: _builtins.str = ...,
+        scope: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sha256", b"sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope", "sha256", b"sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1393,19 +1427,19 @@ class ForgetRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SHA256_FIELD_NUMBER: _builtins.int
-    SHARED_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
     sha256: _builtins.str
-    shared: _builtins.bool
-    """Somebody else has equal bytes: the prefix cache alone is dropped, and the answer is the same."""
+    scope: _builtins.str
+    """As in AdapterVersionRef."""
     def __init__(
         self,
         *,
         sha256: _builtins.str = ...,
-        shared: _builtins.bool = ...,
+        scope: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sha256", b"sha256", "shared", b"shared"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope", "sha256", b"sha256"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

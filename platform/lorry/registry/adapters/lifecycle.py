@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.errors import FailedPrecondition, LorryError
-from lorry.ids import TenantId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, TenantId
 from lorry.registry import audit, changes
 from lorry.registry.adapters import content, repository
 from lorry.registry.adapters.service import adapter_etag
@@ -33,6 +33,9 @@ RETAIN = timedelta(days=30)
 """From an adapter's deletion to its purge."""
 DUE_AT_ONCE = 100
 PURGED = "purged"
+_BESIDE = "purged/"
+"""Where bytes stay for another adapter, names under this are deleted in their place, of which there is none: a purge
+takes as long as it does without the other."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,8 +59,8 @@ class Purged:
 class Replicas(Protocol):
     """Every engine that may hold something."""
 
-    async def forget(self, sha256: str, shared: bool) -> dict[str, Purged]:
-        """By replica. ``shared``: others have equal bytes, which stay; the answer does not tell. Raises Unavailable."""
+    async def forget(self, adapter: AdapterKey) -> dict[str, Purged]:
+        """By replica. What other adapters with equal bytes have there stays, and is not told. Raises Unavailable."""
 
 
 class LifecycleService:
@@ -149,14 +152,13 @@ class LifecycleService:
             for version in await content.versions_of(session, row.id):
                 if version.sha256 != sha256 or version.state == VersionState.REJECTED:
                     continue
-                if not shared:
-                    for file in version.files:
-                        await self._objects.delete(f"{version.prefix}/{file.path}")
+                for file in version.files:
+                    await self._objects.delete(f"{version.prefix}/{_BESIDE if shared else ''}{file.path}")
                 if version.state == VersionState.READY:
                     version.state, version.state_reason = VersionState.QUARANTINED.value, PURGED
                 version.purged_at = version.purged_at or self._now()
             await changes.record(session, Change(Kind.ADAPTER, row.id))
-        dropped = await self._replicas.forget(sha256, shared)
+        dropped = await self._replicas.forget(AdapterKey(AdapterDigest(sha256), AdapterScope(row.id)))
         async with self._database.write() as session:
             row = await repository.open_adapter(session, tenant, name.adapter, deleted=True)
             row.purge_receipt = {"replicas": _sum((row.purge_receipt or {}).get("replicas", {}), dropped)}

@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef
 from lorry.errors import FailedPrecondition
-from lorry.ids import AdapterDigest
+from lorry.ids import AdapterDigest, AdapterScope
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository
 from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
@@ -47,7 +47,8 @@ class VersionStates:
             adapter = await repository.open_adapter(session, tenant, name.adapter)
             await repository.require_servable(session, adapter, row.number)
             files = tuple(AdapterFile(file.path, file.size_bytes, file.sha256) for file in row.files)
-            return AdapterRef(AdapterDigest(row.sha256), row.prefix, files), row.base.base_sha256
+            ref = AdapterRef(AdapterDigest(row.sha256), row.prefix, files, AdapterScope(row.adapter_id))
+            return ref, row.base.base_sha256
 
     async def list(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AdapterVersion]:
         require(caller, "list versions")

@@ -64,9 +64,10 @@ class Uploads:
         """Held while a new upload is counted and shown, so that two made at once do not both take the last place."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def create(self, tenant: VerifiedTenantId, adapter_id: str) -> UploadState:
-        """Raises QuotaExceeded beyond the tenant's open uploads."""
-        return await asyncio.to_thread(self._create, tenant, adapter_id)
+    async def create(self, tenant: VerifiedTenantId, adapter_id: str, upload_id: str = "") -> UploadState:
+        """Of a new id, or of that one, which is answered as it is while it is open. Raises QuotaExceeded beyond the
+        tenant's open uploads, ResourceNotFound where the id is another adapter's upload."""
+        return await asyncio.to_thread(self._create, tenant, adapter_id, upload_id or secrets.token_hex(16))
 
     async def get(self, tenant: VerifiedTenantId, adapter_id: str, upload_id: str) -> UploadState:
         """Raises ResourceNotFound."""
@@ -120,18 +121,20 @@ class Uploads:
     def _folder(self, upload_id: str) -> Path:
         return self._spool / upload_id
 
-    def _create(self, tenant: VerifiedTenantId, adapter_id: str) -> UploadState:
+    def _create(self, tenant: VerifiedTenantId, adapter_id: str, upload_id: str) -> UploadState:
         self._spool.mkdir(parents=True, exist_ok=True, mode=0o700)
         now = self._clock()
-        upload_id = secrets.token_hex(16)
         expires_at = now + self.limits.expire_seconds
-        making = self._spool / f".{upload_id}"
+        making = self._spool / f".{secrets.token_hex(16)}"
         try:
             (making / "files").mkdir(parents=True, mode=0o700)
             about = {"tenant": tenant, "adapter": adapter_id, "expires_at": expires_at}
             (making / "upload.json").write_text(json.dumps(about))
             with self._counting:
                 open_uploads = self._sweep(tenant, now)
+                if self._folder(upload_id).exists():
+                    shutil.rmtree(making)
+                    return self._state(tenant, adapter_id, upload_id)
                 if open_uploads >= self.limits.max_uploads:
                     raise QuotaExceeded(
                         f"uploads: {open_uploads} are open, the limit is {self.limits.max_uploads}; finish them first",

@@ -4,6 +4,7 @@ objects and a failure leaves at most objects that nothing names."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from lorry.errors import (
     FailedPrecondition,
     FieldViolation,
     InvalidRequest,
+    ResourceNotFound,
 )
 from lorry.registry import audit, changes
 from lorry.registry.adapters import content, repository
@@ -89,10 +91,20 @@ class VersionService(VersionStates):
     def limits(self) -> UploadLimits:
         return self._uploads.limits
 
-    async def create_upload(self, caller: Caller, name: AdapterName) -> UploadState:
+    async def create_upload(self, caller: Caller, name: AdapterName, request_id: str = "") -> UploadState:
+        """A repeated ``request_id`` is answered the same upload while it is open; the registry keeps nothing of it."""
         require(caller, "upload adapters")
+        key = RequestKey.of(caller, "CreateUpload", request_id, name.bare)
         tenant, adapter_id = await self._adapter(caller, name)
-        return await self._uploads.create(tenant, adapter_id)
+        if not request_id:
+            return await self._uploads.create(tenant, adapter_id)
+        upload_id = hashlib.sha256("\0".join((key.tenant, key.method, request_id)).encode()).hexdigest()[:32]
+        try:
+            return await self._uploads.create(tenant, adapter_id, upload_id)
+        except ResourceNotFound:
+            raise InvalidRequest.field(
+                "request_id", f"{request_id!r} was used for another request; use a new one"
+            ) from None
 
     async def get_upload(self, caller: Caller, name: AdapterName, upload_id: str) -> UploadState:
         require(caller, "upload adapters")

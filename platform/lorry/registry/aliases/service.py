@@ -7,6 +7,7 @@ lies before a deletion is out of reach. ``AliasRevision.origin`` is what remembe
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -21,6 +22,7 @@ from lorry.registry.changes import Change, Kind
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import Adapter, AliasRevision
 from lorry.registry.etags import check_etag, etag_of
+from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import AdapterName, check_part
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.rights import require
@@ -48,6 +50,9 @@ class _Place:
         return None if self.newest is None or self.newest.deleted else self.newest
 
 
+_Changed = Callable[[AsyncSession, _Place], Awaitable[AliasRevision]]
+
+
 class AliasService:
     """Answers the alias's newest revision. Raises RoleTooLow, ResourceNotFound for what is not there or not
     the caller's to see, StaleEtag where an ``etag`` that was given is not the current one, FailedPrecondition for a
@@ -55,6 +60,8 @@ class AliasService:
 
     A target must be READY or DEPRECATED when it is set: ResourceNotFound, AdapterQuarantined or VersionNotReady. If it
     is quarantined later the alias stays as it is, and nothing is answered under it.
+
+    A repeated ``request_id`` is answered the revision that the request was answered, whatever the alias is now.
     """
 
     def __init__(self, database: Database) -> None:
@@ -89,13 +96,16 @@ class AliasService:
             rows = await repository.list_revisions(session, tenant, adapter.id, name.alias, page)
             return page.page(rows, lambda row: str(row.revision))
 
-    async def set(self, caller: Caller, name: AdapterName, number: int, etag: str = "") -> AliasRevision:
+    async def set(
+        self, caller: Caller, name: AdapterName, number: int, etag: str = "", request_id: str = ""
+    ) -> AliasRevision:
         """Points the alias at a version, making it where it is not there, and ends a canary. No change where it does so
         already. Raises AlreadyExists for the etag ``new`` where it is there."""
         require(caller, "set aliases")
         check_part("alias_id", name.alias)
-        async with self._database.write() as session:
-            place = await self._lock(session, caller, name)
+        key = RequestKey.of(caller, "SetAlias", request_id, str(name), number, etag)
+
+        async def change(session: AsyncSession, place: _Place) -> AliasRevision:
             now = place.now
             check_etag(etag, None if now is None else alias_etag(now))
             await adapters.require_servable(session, place.adapter, number)
@@ -107,8 +117,10 @@ class AliasService:
             origin = _origin(now) if now.number == number else None
             return await _write(session, caller, place, Target(number, origin=origin), "alias.set")
 
+        return await self._once(caller, name, key, change)
+
     async def set_canary(
-        self, caller: Caller, name: AdapterName, number: int, permille: int, etag: str = ""
+        self, caller: Caller, name: AdapterName, number: int, permille: int, etag: str = "", request_id: str = ""
     ) -> AliasRevision:
         """Gives ``permille`` thousandths (1 to 999) of the alias's requests to version ``number``, in place of any
         other canary. No change where it is so already. Raises FailedPrecondition for what the alias points at."""
@@ -117,8 +129,9 @@ class AliasService:
             raise InvalidRequest.field(
                 "permille", f"{permille} is out of range; use 1 to {PERMILLE_MAX}, PromoteCanary for all of them"
             )
-        async with self._database.write() as session:
-            place = await self._lock(session, caller, name)
+        key = RequestKey.of(caller, "SetCanary", request_id, str(name), number, permille, etag)
+
+        async def change(session: AsyncSession, place: _Place) -> AliasRevision:
             now = _there(place, etag)
             await adapters.require_servable(session, place.adapter, number)
             if now.number == number:
@@ -134,11 +147,14 @@ class AliasService:
                 await repository.start_rollout(session, place.tenant, row, caller.key_id)
             return row
 
-    async def promote(self, caller: Caller, name: AdapterName, etag: str = "") -> AliasRevision:
+        return await self._once(caller, name, key, change)
+
+    async def promote(self, caller: Caller, name: AdapterName, etag: str = "", request_id: str = "") -> AliasRevision:
         """The canary becomes what the alias points at. Raises FailedPrecondition without one."""
         require(caller, "promote canaries")
-        async with self._database.write() as session:
-            place = await self._lock(session, caller, name)
+        key = RequestKey.of(caller, "PromoteCanary", request_id, str(name), etag)
+
+        async def change(session: AsyncSession, place: _Place) -> AliasRevision:
             now = _there(place, etag)
             if now.canary_number is None:
                 raise FailedPrecondition(f"name: {name} has no canary; start one with SetCanary")
@@ -146,13 +162,16 @@ class AliasService:
             await repository.end_rollout(session, place.tenant, now, "PROMOTED")
             return await _write(session, caller, place, Target(now.canary_number), "alias.promote")
 
-    async def roll_back(self, caller: Caller, name: AdapterName, etag: str = "") -> AliasRevision:
+        return await self._once(caller, name, key, change)
+
+    async def roll_back(self, caller: Caller, name: AdapterName, etag: str = "", request_id: str = "") -> AliasRevision:
         """Ends the canary; without one, points the alias at what it pointed at before (see the module). Raises
         FailedPrecondition where it pointed at nothing before, AdapterQuarantined or VersionNotReady where that version
         is not to be served any more."""
         require(caller, "roll aliases back")
-        async with self._database.write() as session:
-            place = await self._lock(session, caller, name)
+        key = RequestKey.of(caller, "RollbackAlias", request_id, str(name), etag)
+
+        async def change(session: AsyncSession, place: _Place) -> AliasRevision:
             now = _there(place, etag)
             if now.canary_number is not None:
                 await repository.end_rollout(session, place.tenant, now, "ROLLED_BACK")
@@ -165,15 +184,32 @@ class AliasService:
             await adapters.require_servable(session, place.adapter, before.number)
             return await _write(session, caller, place, Target(before.number, origin=_origin(before)), "alias.rollback")
 
-    async def delete(self, caller: Caller, name: AdapterName, etag: str = "") -> AliasRevision:
+        return await self._once(caller, name, key, change)
+
+    async def delete(self, caller: Caller, name: AdapterName, etag: str = "", request_id: str = "") -> AliasRevision:
         """Takes the alias away, and its canary with it. It may be set again, and counts on."""
         require(caller, "delete aliases")
-        async with self._database.write() as session:
-            place = await self._lock(session, caller, name)
+        key = RequestKey.of(caller, "DeleteAlias", request_id, str(name), etag)
+
+        async def change(session: AsyncSession, place: _Place) -> AliasRevision:
             now = _there(place, etag)
             await repository.end_rollout(session, place.tenant, now, "REPLACED")
             target = Target(now.number, deleted=True, origin=_origin(now))
             return await _write(session, caller, place, target, "alias.delete")
+
+        return await self._once(caller, name, key, change)
+
+    async def _once(self, caller: Caller, name: AdapterName, key: RequestKey, change: _Changed) -> AliasRevision:
+        async with self._database.write() as session:
+            place = await self._lock(session, caller, name)
+            if (known := await replay(session, key)) is not None:
+                found = await repository.find_revision(session, place.tenant, place.adapter.id, name.alias, int(known))
+                if found is None:
+                    raise not_visible()
+                return found
+            row = await change(session, place)
+            remember(session, key, str(row.revision))
+            return row
 
     async def _lock(self, session: AsyncSession, caller: Caller, name: AdapterName) -> _Place:
         _, tenant = await open_tenant(session, caller, name.tenant)

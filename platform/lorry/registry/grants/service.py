@@ -16,6 +16,7 @@ from lorry.registry.db.base import utcnow
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import Adapter, Grant, Pin
 from lorry.registry.grants import repository
+from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import AdapterName, BaseName, parse_model
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.rights import require
@@ -36,19 +37,28 @@ class GrantService:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, caller: Caller, tenant_name: str, resource: str) -> Grant:
-        """``resource`` is ``models/{base}`` or a bare adapter name. An active grant is answered as it is."""
+    async def create(self, caller: Caller, tenant_name: str, resource: str, request_id: str = "") -> Grant:
+        """``resource`` is ``models/{base}`` or a bare adapter name. An active grant is answered as it is, and so is for
+        a repeated ``request_id`` the one that it was answered, which may have been revoked since."""
         require(caller, "give grants")
+        key = RequestKey.of(caller, "CreateGrant", request_id, tenant_name, resource)
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
+            if (known := await replay(session, key)) is not None:
+                row = await repository.find(session, tenant, known)
+                if row is None:
+                    raise not_visible()
+                return row
             adapter_id, base_id = await self._resource(session, caller, resource)
             row = await repository.find_active(session, tenant, adapter_id, base_id)
             if row is not None:
+                remember(session, key, row.id)
                 return row
             made = await repository.insert(session, tenant, adapter_id, base_id, caller.key_id)
             audit.append(
                 session, tenant, caller, "grant.create", f"tenants/{tenant_name}/grants/{made.id}", on=resource
             )
+            remember(session, key, made.id)
             await changes.record(session, Change(Kind.GRANT, made.id))
             row = await repository.find_active(session, tenant, adapter_id, base_id)
             assert row is not None

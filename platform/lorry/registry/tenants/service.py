@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from lorry.errors import FailedPrecondition, InvalidRequest
 from lorry.registry import audit, changes
-from lorry.registry.authz import Caller, not_visible
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.base import utcnow
 from lorry.registry.db.conflicts import unique
@@ -110,15 +112,25 @@ class KeyService:
         self._peppers = peppers
 
     async def create(
-        self, caller: Caller, tenant_name: str, principal: str, role: str, expires_at: datetime | None = None
+        self,
+        caller: Caller,
+        tenant_name: str,
+        principal: str,
+        role: str,
+        expires_at: datetime | None = None,
+        request_id: str = "",
     ) -> tuple[ApiKey, str]:
-        """The row and the key's text, which is kept nowhere. A role above the caller's own is RoleTooLow."""
+        """The row and the key's text, which is kept nowhere, so it is "" where ``request_id`` repeats a request. A role
+        above the caller's own is RoleTooLow."""
         require(caller, "create API keys")
         check_part("principal", principal)
         check_role(caller, tenant_name, role)
-        _check_expiry(expires_at)
+        request = RequestKey.of(caller, "CreateApiKey", request_id, tenant_name, principal, role, _in_words(expires_at))
         async with self._database.write() as session:
             _, tenant = await repository.open_tenant(session, caller, tenant_name)
+            if (made := await replay(session, request)) is not None:
+                return await _made(session, tenant, made), ""
+            _check_expiry(expires_at)
             owner = await repository.find_principal(session, tenant, principal)
             if owner is None:
                 owner = await repository.insert_principal(session, tenant, principal, role)
@@ -131,6 +143,7 @@ class KeyService:
             row = await repository.insert_key(session, tenant, owner, key, expires_at)
             subject = f"tenants/{tenant_name}/apiKeys/{row.id}"
             audit.append(session, tenant, caller, "key.create", subject, principal=principal, role=role)
+            remember(session, request, row.id)
             await changes.record(session, Change(Kind.API_KEY, row.id))
             return row, key.text
 
@@ -141,16 +154,23 @@ class KeyService:
         key_id: str,
         overlap: timedelta = timedelta(0),
         expires_at: datetime | None = None,
+        request_id: str = "",
     ) -> tuple[ApiKey, str]:
-        """A new key of the same principal, with its text; the old one ends after ``overlap`` (0 to 30 days) or when it
-        would have by itself, whichever is earlier. Without an overlap it is revoked, so that no gateway's clock that is
-        behind lets it live on. Raises FailedPrecondition for a key that is revoked or expired."""
+        """A new key of the same principal, with its text as ``create`` has it. The old one ends after ``overlap`` (0 to
+        30 days) or when it would have by itself, whichever is earlier. Without an overlap it is revoked, so that no
+        gateway's clock that is behind lets it live on. Raises FailedPrecondition for a key that is revoked or expired.
+        """
         require(caller, "rotate API keys")
         if not timedelta(0) <= overlap <= OVERLAP_MAX:
             raise InvalidRequest.field("overlap", f"{overlap} is out of range; use 0 to {OVERLAP_MAX.days} days")
-        _check_expiry(expires_at)
+        request = RequestKey.of(
+            caller, "RotateApiKey", request_id, tenant_name, key_id, overlap.total_seconds(), _in_words(expires_at)
+        )
         async with self._database.write() as session:
             _, tenant = await repository.open_tenant(session, caller, tenant_name)
+            if (made := await replay(session, request)) is not None:
+                return await _made(session, tenant, made), ""
+            _check_expiry(expires_at)
             old = await repository.lock_key(session, tenant, key_id)
             if old is None:
                 raise not_visible()
@@ -166,6 +186,7 @@ class KeyService:
             row = await repository.insert_key(session, tenant, old.principal, key, expires_at)
             said = {"new_key": row.id, "old_key_ends": old.expires_at.isoformat()}
             audit.append(session, tenant, caller, "key.rotate", name, **said)
+            remember(session, request, row.id)
             await changes.record(session, Change(Kind.API_KEY, old.id), Change(Kind.API_KEY, row.id))
             return row, key.text
 
@@ -189,6 +210,17 @@ class KeyService:
                 audit.append(session, tenant, caller, "key.revoke", f"tenants/{tenant_name}/apiKeys/{key_id}")
                 await changes.record(session, Change(Kind.API_KEY, row.id))
             return row
+
+
+async def _made(session: AsyncSession, tenant: VerifiedTenantId, key_id: str) -> ApiKey:
+    row = await repository.lock_key(session, tenant, key_id)
+    if row is None:
+        raise not_visible()
+    return row
+
+
+def _in_words(expires_at: datetime | None) -> str:
+    return "" if expires_at is None else expires_at.isoformat()
 
 
 def _check_expiry(expires_at: datetime | None) -> None:

@@ -30,6 +30,7 @@ from lorry.layers.slot_tables import NO_GENERATION, SlotTables
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
 from lorry.scheduler.plan import SlotLoad
+from tests.support.adapters import key_of
 from tests.support.kinds import LAYER_KINDS, VOCABULARY_KINDS
 from tests.support.tiny_base import write_tiny_model
 from tests.support.zoo import load_base, make
@@ -85,7 +86,7 @@ class Device:
     def load(self, slot: int, name: str, chunks: list[int], generation: int = 0, step: int = 1) -> None:
         image = self.images[name]
         ids = tuple(ChunkId(chunk) for chunk in chunks)
-        self.adapters.load(SlotLoad(SlotId(slot), Generation(generation), image.digest, ids), image, step)
+        self.adapters.load(SlotLoad(SlotId(slot), Generation(generation), key_of(image.digest), ids), image, step)
 
     def holds(self, slot: int, name: str) -> bool:
         """Follows every offset of the slot's tables and compares with the image's own pages."""
@@ -163,7 +164,7 @@ def test_a_load_is_found_where_the_tables_say(made: Made) -> None:
     device.load(1, "dora", list(range(100, 100 + count)), generation=7)
     assert device.holds(1, "dora")
     assert int(device.tables.generation[1]) == 7
-    assert device.adapters.slot_of(digest_of("dora")) == 1
+    assert device.adapters.slot_of(key_of(digest_of("dora"))) == 1
     assert device.empty(0)
     assert device.empty(2)
     device.adapters.check_integrity()
