@@ -38,6 +38,7 @@ from lorry.engine.contract import (
     Tokens,
     Whereabouts,
 )
+from lorry.engine.metrics import EngineMetrics
 from lorry.engine.transport_server import serve_engine
 from lorry.ids import AdapterDigest, AdapterKey, BaseDigest
 from lorry.text import Tokenizer
@@ -150,6 +151,9 @@ class PacedEngine(EngineClient):
 
     async def forget(self, adapter: AdapterKey) -> Forgotten:
         return Forgotten(0, 0, 0, 0)
+
+    async def metrics(self) -> EngineMetrics:
+        return EngineMetrics()
 
     async def close(self) -> None:
         """Nothing is held."""

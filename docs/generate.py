@@ -1,5 +1,5 @@
-"""Writes what in the documentation is made from code: docs/api.md, docs/cli.md, and the marked parts of
-docs/adapters.md and README.md.
+"""Writes what in the documentation is made from code: docs/api.md, docs/cli.md, docs/metrics.md, and the marked parts
+of docs/adapters.md and README.md.
 
     python docs/generate.py            (or: make docs)
 
@@ -33,17 +33,21 @@ import lorry.errors
 from lorry.adapters.config.formats import Section, sections
 from lorry.cli.app import build_parser
 from lorry.errors import LorryError
+from lorry.gateway.metrics import ROUTER, SECTIONS, Kind
+from lorry.gateway.metrics import Metric as MetricEntry
+from lorry.gateway.metrics import Section as MetricSection
 from lorry.gateway.served import NOT_SERVED
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTOS = ("generate", "adapter_admin", "tenant_admin", "fleet")
+PROTOS = ("generate", "adapter_admin", "tenant_admin", "user_admin", "fleet")
 _API_HEAD = """\
 # The gRPC API
 
 Generated from `proto/lorry/api/v1/*.proto` and `lorry.errors` by `make docs`; do not edit.
 
-Three services on one port. Every call carries the metadata `authorization: Bearer <api key>`. Health
-(`grpc.health.v1.Health`) and reflection are on the same port and need no key.
+All services are on one port. Every call carries the metadata `authorization: Bearer <api key>`, or in the key's place a
+user token, which a web app makes for a minute for who is logged in. Health (`grpc.health.v1.Health`) and reflection are
+on the same port and need no key.
 
 """
 _SHARED = ("--address", "--tls", "--ca", "--cert", "--cert-key", "--tenant", "--retries", "--json")
@@ -76,8 +80,27 @@ id is enough. `adapters show` and `diff` take an alias, or the bare name for the
 **Times** are dates (`2026-11-01`, `2026-11-01T10:00Z`) or spans (`90s`, `15m`, `24h`, `30d`).
 
 What fails before it has an answer is tried again, twice unless `--retries` says otherwise, when the server says, or
-sooner and then later by itself; what must not be done twice (making or rotating a key, stepping an alias back) is not.
-A push that breaks off goes on by itself, or later with `--resume`.
+sooner and then later by itself; what must not be done twice (making a key, a user or a password, stepping an alias
+back) is not. A push that breaks off goes on by itself, or later with `--resume`.
+
+"""
+
+
+_METRICS_HEAD = """\
+# Metrics
+
+Generated from `lorry.gateway.metrics.catalog` by `make docs`; do not edit.
+
+`GET /metrics` of the operators' port (`--ops-host`, `--ops-port`, default `127.0.0.1:50062`; no authentication) answers
+in Prometheus' text format, or in OpenMetrics where the `Accept` header asks for it: the gateway, and the engines behind
+it, labelled by `replica`. Beside what is listed here there are the `process_*` metrics of the gateway's process.
+Prometheus adds `job` and `instance`.
+
+Labels never carry an adapter, a key, a user or a request; `tenant` stands on two counters alone. So the number of
+series does not grow with use. Counters begin at 0 with the process that counts. Bounds of histograms are in brackets.
+
+[deploy/prometheus](../deploy/prometheus/rules.yml) has alert rules, each with a part of the [runbook](runbook.md), and
+an example of a configuration; [deploy/grafana](../deploy/grafana) dashboards of gateway, engines and tenants.
 
 """
 
@@ -306,6 +329,33 @@ def _usage(action: argparse.Action) -> str:
     return f"{flag} [{value}]" if action.nargs == "?" else f"{flag} {value}"
 
 
+def metrics_page() -> str:
+    """Every metric that is served."""
+    parts = [_METRICS_HEAD, *(_metrics(section) for section in (*SECTIONS, ROUTER))]
+    return "".join(parts).rstrip() + "\n"
+
+
+def _metrics(section: MetricSection) -> str:
+    rows = [
+        (
+            f"`{metric.name}`",
+            _kind(metric),
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.unit,
+            _cell(metric.help),
+        )
+        for metric in section.metrics
+    ]
+    table = _table(("metric", "kind", "labels", "unit", ""), rows)
+    return f"## {section.title}\n\n{section.intro}\n\n{table}\n"
+
+
+def _kind(metric: MetricEntry) -> str:
+    if metric.kind is not Kind.HISTOGRAM:
+        return str(metric.kind)
+    return f"histogram [{', '.join(f'{bound:g}' for bound in metric.bounds)}]"
+
+
 def make_help() -> str:
     """What ``make help`` prints, as a code block."""
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
@@ -341,7 +391,11 @@ def fill(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
 def pages() -> dict[Path, str]:
     """Every file that is generated, or holds generated parts, as it should be."""
     parts: dict[str, Callable[[], str]] = {"formats": formats_tables, "make-help": make_help}
-    found = {ROOT / "docs" / "api.md": api_page(), ROOT / "docs" / "cli.md": cli_page()}
+    found = {
+        ROOT / "docs" / "api.md": api_page(),
+        ROOT / "docs" / "cli.md": cli_page(),
+        ROOT / "docs" / "metrics.md": metrics_page(),
+    }
     for path in (ROOT / "docs" / "adapters.md", ROOT / "README.md"):
         found[path] = fill(path.read_text(encoding="utf-8"), parts)
     return found

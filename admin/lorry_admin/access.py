@@ -1,4 +1,4 @@
-"""Who is calling: the same keys as the gateway's, checked against the registry as of this call."""
+"""Who is calling: the same keys and user tokens as the gateway's, checked against the registry as of this call."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lorry.api.status import bearer_token
 from lorry.errors import LorryError, Unauthenticated
 from lorry.registry import Caller, Snapshot, SnapshotSource
 from lorry.registry.keys import key_id_of
+from lorry.registry.usertokens import read_token
 
 STRANGERS_PAUSE_S = 0.05
 """Keys that this process does not know are looked up together, at most once in so long."""
@@ -37,10 +38,11 @@ class Access:
 
     def _known(self, key: str) -> bool:
         """Whether the snapshot that is there would let it in. Raises Unauthenticated for what cannot be a key."""
+        snapshot, now = self._source.current(), time.time()
         try:
-            self._source.current().authenticate(key, time.time())
+            snapshot.authenticate(key, now)
         except Unauthenticated:
-            if key_id_of(key) is None:
+            if key_id_of(key) is None and read_token(snapshot.peppers, key, now) is None:
                 raise
             return False
         except LorryError:

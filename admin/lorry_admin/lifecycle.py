@@ -84,7 +84,7 @@ class LifecycleAdmin(pb_grpc.AdapterAdminServiceServicer):
     async def GetResidency(self, request: pb.GetResidencyRequest, context: Context) -> pb.Residency:
         caller = await self._access.caller(context)
         name = parse_version("name", request.name)
-        ref, base = await self._versions.servable(caller, name)
+        ref, base = await self._versions.servable(caller, name, "read residency")
         found = await self._engines.whereabouts(base, ref)
         return messages.residency(name, found, running=caller.admin)
 

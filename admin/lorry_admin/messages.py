@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -27,7 +27,9 @@ from lorry.registry.tenants.service import tenant_etag
 _ROLES: dict[str, tenant_pb.Role.ValueType] = {
     Role.PLATFORM_ADMIN: tenant_pb.ROLE_PLATFORM_ADMIN,
     Role.OWNER: tenant_pb.ROLE_OWNER,
+    Role.OPERATOR: tenant_pb.ROLE_OPERATOR,
     Role.MEMBER: tenant_pb.ROLE_MEMBER,
+    Role.VIEWER: tenant_pb.ROLE_VIEWER,
 }
 
 _PIN_MODES: dict[str, tenant_pb.PinMode.ValueType] = {
@@ -42,6 +44,15 @@ def timestamp(value: datetime | None) -> Timestamp | None:
     found = Timestamp()
     found.FromDatetime(value)
     return found
+
+
+def seconds(value: float | None) -> Timestamp | None:
+    """Of Unix seconds."""
+    return None if value is None else timestamp(datetime.fromtimestamp(value, UTC))
+
+
+def role(name: str) -> tenant_pb.Role.ValueType:
+    return _ROLES[name]
 
 
 def role_name(value: int) -> str:
@@ -263,7 +274,9 @@ __all__ = [
     "pin_mode",
     "receipt",
     "residency",
+    "role",
     "role_name",
+    "seconds",
     "tenant",
     "timestamp",
     "upload",

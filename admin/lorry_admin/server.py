@@ -13,6 +13,8 @@ from lorry.api.v1 import (
     fleet_pb2_grpc,
     tenant_admin_pb2,
     tenant_admin_pb2_grpc,
+    user_admin_pb2,
+    user_admin_pb2_grpc,
 )
 from lorry.registry import Registry, SnapshotSource
 from lorry.registry.adapters.lifecycle import LifecycleService
@@ -22,10 +24,12 @@ from lorry_admin.adapters import AdapterAdmin
 from lorry_admin.engines import EngineReplicas
 from lorry_admin.fleet import FleetAdmin
 from lorry_admin.tenants import TenantAdmin
+from lorry_admin.users import UserAdmin
 
 ADMIN_SERVICES: tuple[str, ...] = (
     adapter_admin_pb2.DESCRIPTOR.services_by_name["AdapterAdminService"].full_name,
     tenant_admin_pb2.DESCRIPTOR.services_by_name["TenantAdminService"].full_name,
+    user_admin_pb2.DESCRIPTOR.services_by_name["UserAdminService"].full_name,
     fleet_pb2.DESCRIPTOR.services_by_name["FleetService"].full_name,
 )
 """Full names, for reflection and health."""
@@ -47,6 +51,7 @@ def add_admin_services(
         AdapterAdmin(access, registry, versions, lifecycle, engines), target
     )
     tenant_admin_pb2_grpc.add_TenantAdminServiceServicer_to_server(TenantAdmin(access, registry), target)
+    user_admin_pb2_grpc.add_UserAdminServiceServicer_to_server(UserAdmin(access, registry), target)
     fleet_pb2_grpc.add_FleetServiceServicer_to_server(FleetAdmin(access, registry.fleet), target)
 
 

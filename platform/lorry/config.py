@@ -166,6 +166,8 @@ class TlsConfig:
 
 HTTP_PORT = 50080
 """Where ``lorry serve`` serves OpenAI's API unless it is told otherwise."""
+WEB_PORT = 50090
+"""And the dashboards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,9 @@ class GatewayConfig:
     ping every ``min_ping_seconds``, with or without calls; one that does more often is sent away (too_many_pings).
     A connection that is ``connection_age_seconds`` old (give or take a tenth) takes no new call, so that its client
     makes another; its calls go on, and are cut only after ``connection_age_grace_seconds`` (None: never). Without an
-    age (None) it lasts."""
+    age (None) it lasts.
+
+    ``metrics_tenants``: so many tenants, the largest, have metrics of their own."""
 
     host: str = "127.0.0.1"
     port: int = 50061
@@ -211,16 +215,19 @@ class GatewayConfig:
     snapshot_poll_seconds: float = 0.2
     staleness: Literal["strict", "available"] = "strict"
     staleness_seconds: float | None = None
+    metrics_tenants: int = 20
     drain_seconds: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class OpsConfig:
-    """Where health and ``/internal/state`` are served over HTTP, without authentication: for operators' eyes, so on
-    this machine alone unless said otherwise. Port 0 is any free one."""
+    """Where health, ``/internal/state`` and metrics are served over HTTP, without authentication: for operators' eyes,
+    so on this machine alone unless said otherwise. Port 0 is any free one. ``router_adapters``: most names of adapters
+    that ``/metrics/router`` lists; 0 lists none."""
 
     host: str = "127.0.0.1"
     port: int = 50062
+    router_adapters: int = 0
 
 
 T = TypeVar("T")
@@ -257,6 +264,7 @@ __all__ = [
     "StoreConfig",
     "TierConfig",
     "TlsConfig",
+    "WEB_PORT",
     "WatchdogConfig",
     "from_plain",
     "loopback",

@@ -19,6 +19,7 @@
     |   `-- VersionNotReady
     |-- QuotaExceeded                       RESOURCE_EXHAUSTED   429   retry_after_s
     |-- TokenBudgetSpent                    RESOURCE_EXHAUSTED   429   no retry
+    |-- TooManyLogins                       RESOURCE_EXHAUSTED   429   retry_after_s
     |-- Unavailable                         UNAVAILABLE          503   retry_after_s
     |   |-- Overloaded
     |   |-- QueueTimeout
@@ -144,6 +145,10 @@ class QuotaExceeded(LorryError):
 
 class TokenBudgetSpent(LorryError):
     grpc_code, http_status, reason = "RESOURCE_EXHAUSTED", 429, "TOKEN_BUDGET_SPENT"
+
+
+class TooManyLogins(LorryError):
+    grpc_code, http_status, reason = "RESOURCE_EXHAUSTED", 429, "TOO_MANY_LOGINS"
 
 
 class Unavailable(LorryError):
@@ -288,6 +293,7 @@ __all__ = [
     "StaleEtag",
     "TenantSuspended",
     "TokenBudgetSpent",
+    "TooManyLogins",
     "TtftTimeout",
     "Unauthenticated",
     "Unavailable",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants import (
+    accounts,
     client,
     device,
     files,
@@ -16,11 +17,13 @@ from tests.mutants import (
     kernels_lora,
     limits,
     memory,
+    metrics,
     names,
     paged,
     records,
     tenancy,
     texts,
+    web,
 )
 from tests.mutants.guard import Guard
 
@@ -40,9 +43,12 @@ GUARDS: tuple[Guard, ...] = (
     *client.GUARDS,
     *limits.GUARDS,
     *tenancy.GUARDS,
+    *accounts.GUARDS,
     *records.GUARDS,
     *http.GUARDS,
     *hotpath.GUARDS,
+    *metrics.GUARDS,
+    *web.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

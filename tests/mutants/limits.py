@@ -204,7 +204,7 @@ GUARDS = (
     Guard(
         "quotas_are_set_by_administrators",
         QUOTAS,
-        '        require_admin(caller, "set quotas")\n',
+        '        require(caller, "set quotas")\n',
         "",
         (f"{QUOTA_TESTS}::test_who_may[sqlite]",),
     ),

@@ -135,7 +135,7 @@ GUARDS = (
     Guard(
         "members_read_no_events",
         f"{AUDIT}/service.py",
-        '        require_owner(caller, "read audit events")\n',
+        '        require(caller, "read audit events")\n',
         "",
         (f"{CHAIN}::test_who_may_read_and_verify",),
     ),
@@ -185,14 +185,14 @@ GUARDS = (
     Guard(
         "members_read_no_usage",
         f"{USAGE}/reports.py",
-        '        require_owner(caller, "read usage")\n',
+        '        require(caller, "read usage")\n',
         "",
         (f"{REPORTS}::test_who_may_read",),
     ),
     Guard(
         "members_export_no_usage",
         f"{USAGE}/reports.py",
-        '        require_owner(caller, "export usage")\n',
+        '        require(caller, "export usage")\n',
         "",
         (f"{REPORTS}::test_who_may_read",),
     ),

@@ -10,6 +10,7 @@ ALIASES = f"{REGISTRY}/aliases/service.py"
 ALIAS_SQL = f"{REGISTRY}/aliases/repository.py"
 ADAPTER_SQL = f"{REGISTRY}/adapters/repository.py"
 TENANTS = f"{REGISTRY}/tenants/service.py"
+ROLES = f"{REGISTRY}/tenants/roles.py"
 TENANT_SQL = f"{REGISTRY}/tenants/repository.py"
 GRANTS = f"{REGISTRY}/grants/service.py"
 S3 = f"{REGISTRY}/s3uris.py"
@@ -142,20 +143,20 @@ GUARDS = (
     Guard(
         "import_prefixes_are_the_administrators_to_set",
         TENANTS,
-        '        require_admin(caller, "change tenants")\n',
-        '        require_owner(caller, "change tenants")\n',
+        '        require(caller, "change tenants")\n',
+        '        require(caller, "create API keys")\n',
         (f"{RIGHTS_TESTS}::test_import_prefixes_are_the_administrators_to_set[sqlite]",),
     ),
     Guard(
         "owners_make_no_administrators",
-        TENANTS,
-        '        if role == Role.PLATFORM_ADMIN:\n            require_admin(caller, "make platform administrators")\n',
+        ROLES,
+        '    if role == Role.PLATFORM_ADMIN:\n        require(caller, "make platform administrators")\n',
         "",
         (f"{RIGHTS_TESTS}::test_an_owner_makes_no_role_above_its_own_and_no_key_of_others[sqlite]",),
     ),
     Guard(
         "administrators_are_of_the_platforms_tenant",
-        TENANTS,
+        ROLES,
         "(role == Role.PLATFORM_ADMIN) != (tenant_name == PLATFORM_TENANT) or role not in set(Role)",
         "role not in set(Role)",
         ("tests/integration/admin/test_tenants.py::test_keys",),

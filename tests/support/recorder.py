@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lorry.api.status import status_code, trailers
-from lorry.api.v1 import adapter_admin_pb2, fleet_pb2, generate_pb2, tenant_admin_pb2
+from lorry.api.v1 import adapter_admin_pb2, fleet_pb2, generate_pb2, tenant_admin_pb2, user_admin_pb2
 from lorry.errors import LorryError
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -56,7 +56,7 @@ class Recorder:
         self._scripts: dict[str, deque[Outcome]] = defaultdict(deque)
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-        for file in (generate_pb2, adapter_admin_pb2, tenant_admin_pb2, fleet_pb2):
+        for file in (generate_pb2, adapter_admin_pb2, tenant_admin_pb2, user_admin_pb2, fleet_pb2):
             for service in file.DESCRIPTOR.services_by_name.values():
                 handlers = {method.name: self._handler(method) for method in service.methods}
                 self._server.add_generic_rpc_handlers(

@@ -59,6 +59,8 @@ class DiskTier:
         """Versions fetched from the object store since start."""
         self.damaged = 0
         """Folders that no longer hashed right and were dropped since start."""
+        self.evictions = 0
+        """Folders that made room for others since start."""
         cache_dir.mkdir(parents=True, exist_ok=True)
         found: list[tuple[float, AdapterKey, int]] = []
         for entry in cache_dir.iterdir():
@@ -196,6 +198,7 @@ class DiskTier:
                 used -= folder.bytes
                 trash.append(self._set_aside(key))
                 del self._folders[key]
+                self.evictions += 1
             if used + need > self._quota:
                 raise AdapterLoadFailed(
                     f"adapter {ref.digest}: {need} bytes do not fit the adapter cache of {self._quota} bytes, of which "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from lorry.adapters.store import ObjectStore
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.config import TierConfig
 from lorry.errors import AdapterLoadFailed, Draining, LorryError, UnsupportedBase
+from lorry.histogram import LOAD_S, Histogram, Spread
 from lorry.ids import AdapterDigest, AdapterKey
 from lorry.layers.spec import DecoderSpec
 from lorry.residency.host import Failed, Fetching, HostState, Ready
@@ -71,6 +73,21 @@ class _Held(Generic[I]):
     text: Tokenizer | None
 
 
+@dataclass(frozen=True, slots=True)
+class TierCounts:
+    """Since start. ``loads``: seconds of loads into host memory that went well, by the tier that the files were in.
+    ``fetching``: those under way or waiting for room. Evictions had to make room for another version."""
+
+    loads: Mapping[str, Spread] = field(default_factory=dict)
+    failed_loads: int = 0
+    fetching: int = 0
+    host_evictions: int = 0
+    disk_evictions: int = 0
+    damaged_folders: int = 0
+    host_bytes: int = 0
+    disk_bytes: int = 0
+
+
 def _nbytes(held: Iterable[_Held[I]]) -> int:
     """A text side that several share counts once."""
     images, texts = 0, dict[str, int]()
@@ -118,6 +135,8 @@ class HostTierStore(Generic[I]):
         self._failures: OrderedDict[AdapterKey, LorryError] = OrderedDict()
         self._retained: set[AdapterKey] = set()
         self._closed = False
+        self._loads = {tier: Histogram(LOAD_S) for tier in ("disk", "object_store")}
+        self._failed_loads = self._evictions = 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="adapter-fetch")
 
     def ensure(self, ref: AdapterRef) -> HostState:
@@ -204,6 +223,18 @@ class HostTierStore(Generic[I]):
             "damaged_cache_folders": self._disk.damaged,
         }
 
+    def counts(self) -> TierCounts:
+        with self._lock:
+            host = TierCounts(
+                {tier: loads.spread() for tier, loads in self._loads.items()},
+                self._failed_loads,
+                len(self._fetching) + len(self._waiting),
+                self._evictions,
+                host_bytes=_nbytes(self._images.values()),
+            )
+        disk = self._disk
+        return replace(host, disk_evictions=disk.evictions, damaged_folders=disk.damaged, disk_bytes=disk.used_bytes)
+
     def check_integrity(self) -> None:
         """Raises AssertionError where the books do not add up. Call while nothing is asked for or released."""
         with self._lock:
@@ -230,6 +261,7 @@ class HostTierStore(Generic[I]):
     def _fetch(self, ref: AdapterRef) -> None:
         error: LorryError | None = None
         made: _Held[I] | None = None
+        tier, began = "disk" if self._disk.has(ref.key) else "object_store", time.monotonic()
         try:
             made = self._load(ref)
         except LorryError as refused:
@@ -242,6 +274,10 @@ class HostTierStore(Generic[I]):
             )
         with self._fetched:
             self._fetching.discard(ref.key)
+            if made is not None:
+                self._loads[tier].observe(time.monotonic() - began)
+            else:
+                self._failed_loads += 1
             self._fetched.notify_all()
             if made is not None and self._make_room(made):
                 self._images[ref.key] = made
@@ -317,6 +353,7 @@ class HostTierStore(Generic[I]):
             if _nbytes([*self._images.values(), made]) <= self._budget:
                 break
             del self._images[key]
+            self._evictions += 1
         return True
 
     def _admit_waiting(self) -> None:
@@ -354,4 +391,4 @@ def open_host_tier(
     )
 
 
-__all__ = ["BaseFiles", "Build", "HostImage", "HostTierStore", "open_host_tier"]
+__all__ = ["BaseFiles", "Build", "HostImage", "HostTierStore", "TierCounts", "open_host_tier"]

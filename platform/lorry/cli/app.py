@@ -17,14 +17,18 @@ from lorry.cli.commands import (
     grants,
     keys,
     local,
+    prices,
     quotas,
     records,
     tenants,
+    users,
 )
 from lorry.cli.remedies import print_error
 from lorry.errors import LorryError
 
-GROUPS = (account, generating, adapters, aliases, keys, tenants, grants, quotas, records, fleet, local)
+GROUPS = (
+    account, generating, adapters, aliases, keys, users, tenants, grants, quotas, prices, records, fleet, local
+)  # fmt: skip
 """In the order of ``lorry --help``."""
 EPILOG = """\
 exit status: 0 done; 1 refused or failed (validate, doctor and audit verify: the answer is no); 2 wrong usage;

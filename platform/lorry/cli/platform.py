@@ -24,6 +24,7 @@ from lorry.adapters.report import Check, ValidationReport
 from lorry.adapters.sandbox.examine import examine_async
 from lorry.adapters.store import ObjectStore, open_store
 from lorry.adapters.validate import Limits
+from lorry.cli.dashboards import dashboards
 from lorry.cli.homes import Home, HomeLock
 from lorry.cli.upkeep import purging, replica_name, reporting
 from lorry.config import (
@@ -44,6 +45,7 @@ from lorry.engine.supervise import EngineSupervisor
 from lorry.errors import LorryError, Unavailable
 from lorry.gateway.ledger import LedgerDrain
 from lorry.gateway.limits import Limits as QuotaLimits
+from lorry.gateway.metrics import MetricPages, Target
 from lorry.gateway.ops import OpsServer
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.server import ExtraService, GatewayServer, build_server
@@ -53,6 +55,7 @@ from lorry.gateway.usage import UsageSpool
 from lorry.registry import BaseFacts, Registry, UploadLimits
 from lorry.registry.external import check_peppers, open_registry, shown
 from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
+from lorry_admin.web import WebConfig, WebServer
 
 _REGISTRY = "--registry-url"
 Say = Callable[[str], None]
@@ -79,6 +82,8 @@ class Settings:
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     ops: OpsConfig | None = None
     """Where operators look; None is nowhere."""
+    web: WebConfig | None = None
+    """Where the dashboards are; None is nowhere."""
     choices: tuple[Choice, ...] = ()
     """The settings that were derived, with their reasons: said at the start, kept in the state."""
     summary: str | None = None
@@ -106,7 +111,10 @@ class Platform:
         self.registry: Registry
         self.s3: LocalS3 | None = None
         self.ops: OpsServer | None = None
+        self.web: WebServer | None = None
         self._started = False
+        self._pages: MetricPages | None = None
+        self._folder = ""
 
     @property
     def address(self) -> str:
@@ -154,6 +162,12 @@ class Platform:
             "engine": engine,
         }
 
+    def pages(self) -> MetricPages:
+        """Raises Unavailable until the platform has started."""
+        if self._pages is None:
+            raise Unavailable("the platform is starting; try again", retry_after_s=1.0)
+        return self._pages
+
     async def _start(self) -> None:
         settings, home = self._settings, self._settings.home
         tls = None if settings.gateway.tls is None else ServerTls(settings.gateway.tls)
@@ -162,11 +176,14 @@ class Platform:
         for line in settings.choices if settings.summary is None else (settings.summary,):
             self._say(str(line))
         if settings.ops is not None:
-            self.ops = OpsServer(settings.ops, self.ready, self.state)
+            self.ops = OpsServer(settings.ops, self.ready, self.state, self.pages)
             self._stack.push_async_callback(self.ops.stop)
             self.ops.start()
-            self._say(f"health and state: {self.ops.address}/healthz /readyz /internal/state")
+            self._say(f"health and state: {self.ops.address}/healthz /readyz /internal/state /metrics")
         self._stack.enter_context(HomeLock(home))
+        # Of sockets: the path of one is bounded (about 100 bytes), a home's is not.
+        self._folder = tempfile.mkdtemp(prefix="lorry-")
+        self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
         store_config = settings.store or await self._local_store()
         store = open_store(store_config)
         self._stack.callback(store.close)
@@ -202,6 +219,7 @@ class Platform:
         def add_admin(server: Any) -> None:
             add_admin_services(server, self.registry, source, versions, lifecycle, engines)
 
+        private = None if settings.web is None else f"unix:{self._folder}/gateway.sock"
         texts = VersionTexts(store, home.cache / "texts")
         self._stack.push_async_callback(texts.close)
         extra = [ExtraService(name, add_admin if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
@@ -215,17 +233,31 @@ class Platform:
             texts=texts,
             limits=quotas,
             tls=tls,
+            private=private,
         )
         self.engine.listeners.append(self.server.engines_changed)
         await self.server.start()
         await self._background(reporting(self.registry.fleet, self.server, source, [self.engine.client]))
         self._stack.push_async_callback(self.server.stop)
         self._stack.callback(versions.stop_watching)
+        if settings.web is not None and private is not None:
+            self.web = dashboards(settings.web, self.registry, self.server, private, tls)
+            self._stack.push_async_callback(self.web.stop)
+            self.web.start()
+        self._pages = MetricPages(
+            self.server.watched,
+            [Target(self.info.replica, self.engine.client, self.engine)],
+            draining=lambda: self.server.draining,
+            lag=source.lag,
+            router_adapters=0 if settings.ops is None else settings.ops.router_adapters,
+        )
         self._started = True
         suffix = "" if tls is None else f" ({tls.words})"
         self._say(f"gateway and admin API: {self.server.address if tls is None else self.server.url}{suffix}")
         if self.server.http is not None:
             self._say(f"OpenAI's API: {self.server.http.address}/v1{suffix}")
+        if self.web is not None:
+            self._say(f"dashboards: {self.web.address}{suffix}")
         for warning in _in_the_clear(settings.gateway):
             self._say(warning)
 
@@ -260,9 +292,6 @@ class Platform:
 
     async def _start_engine(self, store: StoreConfig) -> None:
         settings, home = self._settings, self._settings.home
-        # A socket's path is bounded (about 100 bytes), a home's is not.
-        folder = tempfile.mkdtemp(prefix="lorry-")
-        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         tiers = TierConfig(home.cache)
         config = EngineConfig(
             base_dir=settings.base_dir,
@@ -280,7 +309,7 @@ class Platform:
         if settings.threads is not None:
             config = replace(config, threads=settings.threads)
         self.engine = EngineSupervisor(
-            config, f"unix:{folder}/engine.sock", home.logs / "engine.log", settings.restarts, self._say
+            config, f"unix:{self._folder}/engine.sock", home.logs / "engine.log", settings.restarts, self._say
         )
         self._stack.push_async_callback(self.engine.stop)
         self.info = await self.engine.start()

@@ -11,7 +11,7 @@ from lorry.errors import LorryError
 
 _REMEDIES: Mapping[str, str] = {
     "UNAUTHENTICATED": "lorry login stores a key, lorry doctor says what is wrong with one",
-    "ROLE_TOO_LOW": "use the key of an owner or of a platform administrator",
+    "ROLE_TOO_LOW": "use the key of somebody whose role may; lorry whoami says which this one has",
     "TENANT_SUSPENDED": "ask the platform's administrator",
     "GRANT_REVOKED": "ask the adapter's owner",
     "MODEL_NOT_FOUND": "lorry models lists what this key may use",

@@ -15,11 +15,21 @@ from lorry.cli.elsewhere import Elsewhere, tls_of
 from lorry.cli.homes import Home
 from lorry.cli.model import prepare_smollm2, rich_progress
 from lorry.cli.platform import Platform, Settings
-from lorry.config import HTTP_PORT, GatewayConfig, MemoryConfig, OpsConfig, RestartConfig, SchedulerConfig, usable_cores
+from lorry.config import (
+    HTTP_PORT,
+    WEB_PORT,
+    GatewayConfig,
+    MemoryConfig,
+    OpsConfig,
+    RestartConfig,
+    SchedulerConfig,
+    usable_cores,
+)
 from lorry.engine.gpu.card import Card, look
 from lorry.engine.gpu.settings import derive_for_card, machine_memory
 from lorry.engine.settings import EngineSettings, ModelNumbers, derive
 from lorry.errors import FailedPrecondition
+from lorry_admin.web import WebConfig
 
 _HOST_DEVICES = ("cpu", "interpreter")
 """Are settings of a CPU's."""
@@ -77,6 +87,7 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
             http_port=_http_port(options),
             staleness=options.staleness,
             staleness_seconds=options.staleness_seconds,
+            metrics_tenants=options.metrics_tenants,
             tls=tls_of(options),
             max_message_bytes=options.max_message,
             keepalive_seconds=options.keepalive,
@@ -84,7 +95,8 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
         ),
         dtype=options.dtype,
         device=options.device,
-        ops=OpsConfig(options.ops_host, options.ops_port),
+        ops=OpsConfig(options.ops_host, options.ops_port, options.router_adapters),
+        web=_web(options),
     )
     if card is None:
         chosen, memory = chosen_settings(options, base_dir), _memory(options)
@@ -132,6 +144,15 @@ def _given(options: argparse.Namespace) -> dict[str, int | None]:
         "max_rank": options.max_rank,
         "threads": options.threads,
     }
+
+
+def _web(options: argparse.Namespace) -> WebConfig | None:
+    """None serves none."""
+    if options.no_web:
+        return None
+    default = WEB_PORT if options.port else 0
+    port = default if options.web_port is None else options.web_port
+    return WebConfig(host=options.web_host, port=port, public_url=options.web_url)
 
 
 def _http_port(options: argparse.Namespace) -> int | None:

@@ -32,6 +32,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def number(text: str) -> int:
+    """A whole number, 0 too."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
 def fraction(text: str) -> float:
     """At least 0 and under 1."""
     try:
@@ -69,4 +76,4 @@ def seconds(text: str) -> float:
     return made
 
 
-__all__ = ["budget", "count", "fraction", "part", "port", "seconds", "size"]
+__all__ = ["budget", "count", "fraction", "number", "part", "port", "seconds", "size"]

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 
-from lorry.api.v1 import adapter_admin_pb2, fleet_pb2, generate_pb2, tenant_admin_pb2
+from lorry.api.v1 import adapter_admin_pb2, fleet_pb2, generate_pb2, tenant_admin_pb2, user_admin_pb2
 
 T_co = TypeVar("T_co", covariant=True)
 M = TypeVar("M", bound=Message)
@@ -100,6 +100,19 @@ PAGE_SIZE = 1000
 GENERATE = Service(generate_pb2.DESCRIPTOR, "GenerateService")
 ADAPTERS = Service(adapter_admin_pb2.DESCRIPTOR, "AdapterAdminService")
 TENANTS = Service(tenant_admin_pb2.DESCRIPTOR, "TenantAdminService")
+USERS = Service(user_admin_pb2.DESCRIPTOR, "UserAdminService")
 FLEET = Service(fleet_pb2.DESCRIPTOR, "FleetService")
 
-__all__ = ["ADAPTERS", "FLEET", "GENERATE", "PAGE_SIZE", "TENANTS", "Metadata", "Paged", "Service", "Streamed", "Unary"]
+__all__ = [
+    "ADAPTERS",
+    "FLEET",
+    "GENERATE",
+    "PAGE_SIZE",
+    "TENANTS",
+    "USERS",
+    "Metadata",
+    "Paged",
+    "Service",
+    "Streamed",
+    "Unary",
+]

@@ -58,7 +58,7 @@ class AdapterArena(SlotTable[SlotEntry]):
         """Raises InvalidRequest where the system has no address range for ``chunks``."""
         super().__init__()
         self._spec = spec
-        self._chunk_rank = chunk_rank
+        self._chunk_rank = self.chunk_rank = chunk_rank
         self._chunks = chunks
         self._maps: list[ZeroMap] = []
         rows = chunks * chunk_rank

@@ -10,7 +10,7 @@ import torch
 
 from lorry.adapters.image.build import image_builder
 from lorry.adapters.store import open_store
-from lorry.adapters.tiers import BaseFiles, Build, HostTierStore, I, open_host_tier
+from lorry.adapters.tiers import BaseFiles, Build, HostTierStore, I, TierCounts, open_host_tier
 from lorry.adapters.validate import Limits
 from lorry.config import EngineConfig
 from lorry.engine.holdings import Copies, Holdings
@@ -34,12 +34,14 @@ class BuiltEngine:
     parts: EngineParts | PagedEngineParts
     copies: Copies
     close: Callable[[], None]
+    tiers: Callable[[], TierCounts] = TierCounts
 
     def open(self) -> LocalEngine:
         """Call on the event loop's thread. The engine is warm when its ``info`` answers."""
         core = self.parts.core
         watchdog = Watchdog(self.config.watchdog, core)
         core.listen(watchdog)
+        core.meter.tiers = self.tiers
         core.sections["watchdog"] = watchdog.state
 
         def close() -> None:
@@ -82,6 +84,7 @@ def build(config: EngineConfig) -> BuiltEngine:
             host = tier(image_builder(spec, torch.float32, tensors))
             opened.append(host.close)
             copies: Copies = host
+            counts = host.counts
             parts = build_parts(config, host)
         else:
             from lorry.engine.gpu.parts import build_paged_parts, packed_images  # Triton is not everywhere
@@ -90,12 +93,13 @@ def build(config: EngineConfig) -> BuiltEngine:
             packed = tier(packed_images(config, spec, tensors, device))
             opened.append(packed.close)
             copies = packed
+            counts = packed.counts
             parts = build_paged_parts(config, packed, device)
     except BaseException:  # nothing is left running, whatever was raised
         close()
         raise
     wake.append(parts.core.wake)
-    return BuiltEngine(config, parts, copies, close)
+    return BuiltEngine(config, parts, copies, close, counts)
 
 
 def device_of(name: str) -> torch.device:

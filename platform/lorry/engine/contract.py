@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.adapters.plan import TextPlan
+from lorry.engine.metrics import EngineMetrics
 from lorry.errors import EmptyStream, InternalError, LorryError
 from lorry.ids import AdapterDigest, AdapterKey, BaseDigest, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
@@ -222,6 +223,11 @@ class EngineClient(ABC):
     @abstractmethod
     async def state(self) -> dict[str, Any]:
         """Bounded JSON: queue, pages, slots (slot, generation, digest, pins), loads, steps."""
+
+    @abstractmethod
+    async def metrics(self) -> EngineMetrics:
+        """At one moment between two steps; costs what it takes to copy some hundred numbers. Raises EngineUnavailable
+        where there is no engine, or until it is warm."""
 
     @abstractmethod
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:

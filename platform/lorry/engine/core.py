@@ -27,6 +27,8 @@ from lorry.engine.events import (
     StepRan,
 )
 from lorry.engine.heartbeat import Audit, Heartbeat
+from lorry.engine.meter import Meter
+from lorry.engine.metrics import EngineMetrics
 from lorry.engine.output import ProvenanceOf
 from lorry.engine.plan_runner import PlanRunner
 from lorry.engine.texts import LoadedTexts
@@ -109,7 +111,8 @@ class EngineCore:
         """Further parts of ``state``, each bounded."""
         self._thread = threading.Thread(target=self._run, name="lorry-engine", daemon=True)
         self._counters = EngineCounters()
-        self._listeners: tuple[Listener, ...] = (self._counters, *listeners)
+        self.meter = Meter()
+        self._listeners: tuple[Listener, ...] = (self._counters, self.meter, *listeners)
 
     @property
     def alive(self) -> bool:
@@ -154,6 +157,10 @@ class EngineCore:
         Cancelled where the loop has ended."""
         return self.ask(self._state)
 
+    def metrics(self) -> Future[EngineMetrics]:
+        """Made between two steps. Cancelled where the loop has ended."""
+        return self.ask(lambda: self.meter.read(self._scheduler.state(), self._runner, self._counters))
+
     def census(self) -> Future[list[Standing]]:
         """Every live request, between two steps. Cancelled where the loop has ended."""
         return self.ask(self._scheduler.census)
@@ -189,6 +196,7 @@ class EngineCore:
             self.heartbeat.plan = None
             self._audit.note_step(self._clock())
             self._texts.note(plan, result)
+            self.meter.note(plan, result)
             updates = self._scheduler.complete(plan, result)
             self._note_step(plan, result)
             for update in updates:

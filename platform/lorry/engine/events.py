@@ -6,7 +6,7 @@ They are emitted on the step loop's thread, in order; a listener must be quick a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,11 @@ class EngineCounters:
                 self._counts["admitted"] += 1
             case RequestStarted():
                 self._counts["started"] += 1
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """Requests that ended or were refused; a live view."""
+        return self._outcomes
 
     def state(self) -> dict[str, Any]:
         """Bounded JSON."""

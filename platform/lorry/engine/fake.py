@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from lorry.engine.contract import (
     Whereabouts,
 )
 from lorry.engine.fake_model import FakeModel
+from lorry.engine.metrics import COMPUTED, OUTPUT, EngineMetrics
 from lorry.errors import (
     AdapterCold,
     AdapterObjectMissing,
@@ -88,6 +90,9 @@ class FakeEngine(EngineClient):
         self._loaded: set[AdapterKey] = set()
         self._hosted: set[AdapterKey] = set()
         self._count = 0
+        self._outcomes: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._hits: Counter[str] = Counter()
         self._death: asyncio.Event = asyncio.Event()
         self._closed = False
         self.release = asyncio.Event()
@@ -115,6 +120,19 @@ class FakeEngine(EngineClient):
             "requests": [live.request.request_id for live in self._live.values()][:100],
             "slots": [{"digest": adapter.digest, "scope": adapter.scope} for adapter in sorted(self._loaded)],
         }
+
+    async def metrics(self) -> EngineMetrics:
+        """Of what it has: requests, tokens, hits, slots."""
+        self._check_alive()
+        return EngineMetrics(
+            build=self._info.engine_build,
+            dtype=self._info.dtype,
+            running=len(self._live),
+            outcomes=dict(self._outcomes),
+            tokens=dict(self._tokens),
+            hits=dict(self._hits),
+            slots={"pinned": 0, "held": 0, "idle": len(self._loaded), "empty": 0},
+        )
 
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         self._check_alive()
@@ -168,15 +186,25 @@ class FakeEngine(EngineClient):
             async with aclosing(self._events(live, fault)) as events:
                 async for event in events:
                     ended = isinstance(event, Finished)
+                    self._note(event)
                     yield event
             ended = True
-        except LorryError:
+        except LorryError as error:
             ended = True
+            self._outcomes[error.reason] += 1
             raise
         finally:
             del self._live[key]
             if not ended:
                 self.aborted.append(request.request_id)
+
+    def _note(self, event: EngineEvent) -> None:
+        if isinstance(event, Started):
+            self._hits[event.tier] += 1
+        elif isinstance(event, Finished):
+            self._outcomes[event.reason] += 1
+            self._tokens[COMPUTED] += event.prompt_tokens
+            self._tokens[OUTPUT] += event.output_tokens
 
     async def _events(self, live: _Live, fault: Fault | None) -> AsyncGenerator[EngineEvent, None]:
         death, request, lie = self._death, live.request, None

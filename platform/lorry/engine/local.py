@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import (
@@ -21,8 +22,11 @@ from lorry.engine.contract import (
 )
 from lorry.engine.core import EngineCore, Outcome
 from lorry.engine.holdings import Holdings
+from lorry.engine.metrics import EngineMetrics
 from lorry.errors import AlreadyExists, Draining, EngineUnavailable, LorryError
 from lorry.ids import AdapterKey, RequestId
+
+T = TypeVar("T")
 
 
 class LocalEngine(EngineClient):
@@ -84,12 +88,11 @@ class LocalEngine(EngineClient):
                 self._core.abort(call)
 
     async def state(self) -> dict[str, Any]:
-        try:
-            return await asyncio.wrap_future(self._core.state())
-        except asyncio.CancelledError:
-            if self._core.alive:
-                raise
-            raise EngineUnavailable("the engine has stopped", retry_after_s=1.0) from None
+        return await self._told(self._core.state())
+
+    async def metrics(self) -> EngineMetrics:
+        found = await self._told(self._core.metrics())
+        return replace(found, build=self._info.engine_build, dtype=self._info.dtype)
 
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         return await self._holdings.whereabouts(adapter)
@@ -120,6 +123,14 @@ class LocalEngine(EngineClient):
         self._draining = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), limit_s)
+
+    async def _told(self, answer: Future[T]) -> T:
+        try:
+            return await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            if self._core.alive:
+                raise
+            raise EngineUnavailable("the engine has stopped", retry_after_s=1.0) from None
 
     def _check(self) -> None:
         if self._closed or not self._core.alive:

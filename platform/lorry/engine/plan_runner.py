@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from lorry.engine.sampler import SequenceState
 from lorry.errors import AdapterLoadFailed, LorryError, SlotIntegrity
+from lorry.histogram import LOAD_S, Histogram
 from lorry.ids import BASE_SLOT, AdapterKey, ChunkId, Generation, PageId, SequenceId, SlotId
 from lorry.layers.extras import AdapterExtras
 from lorry.scheduler.plan import SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
@@ -80,6 +81,17 @@ class PlanRunner(ABC, Generic[E]):
         self._discard = discard
         self._clock = clock
         self._sequences: dict[SequenceId, SequenceState] = {}
+        self._ranks: dict[SlotId, int] = {}
+        self.load_seconds = Histogram(LOAD_S)
+        """Of loads from host memory into a slot that went well."""
+
+    rank_granule = 1
+    """Rank rows on the device come in so many."""
+
+    def rank_rows(self) -> tuple[int, int]:
+        """Of the adapters in slots: their largest ranks added up, and what rounding up to whole granules adds."""
+        granule, ranks = self.rank_granule, self._ranks.values()
+        return sum(ranks), sum(-rank % granule for rank in ranks)
 
     @abstractmethod
     def _forget(self, sequences: Sequence[SequenceId]) -> None:
@@ -142,18 +154,23 @@ class PlanRunner(ABC, Generic[E]):
                 if entry is not None:
                     lost.append(entry.adapter)
             self._adapters.unload(slot)
+            self._ranks.pop(slot, None)
         return lost
 
     def _load_adapters(self, plan: StepPlan) -> list[tuple[SlotId, str]]:
         failed: list[tuple[SlotId, str]] = []
         for load in plan.loads:
+            began = self._clock()
             try:
                 image = self._image(load.adapter)
                 if image is None:
                     raise AdapterLoadFailed(f"adapter {load.adapter}: its host copy is gone; try again")
                 self._adapters.load(load, image, plan.step)
+                self._ranks[load.slot] = image.rank
+                self.load_seconds.observe(self._clock() - began)
             except LorryError as error:
                 self._adapters.unload(load.slot)
+                self._ranks.pop(load.slot, None)
                 self._discard(load.adapter)
                 failed.append((load.slot, error.message))
         return failed

@@ -40,6 +40,7 @@ class CpuRunner(PlanRunner[SlotEntry]):
         self._decoder = decoder
         self._kv = kv
         self._sites = arena.sites
+        self.rank_granule = arena.chunk_rank
 
     def _forget(self, sequences: Sequence[SequenceId]) -> None:
         """Nothing is kept of one but its state."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Forgotten, Whereabouts
+from lorry.engine.metrics import EngineMetrics
 from lorry.errors import EngineUnavailable
 from lorry.ids import AdapterKey
 
@@ -29,6 +30,9 @@ class StartingEngine(EngineClient):
 
     async def state(self) -> dict[str, Any]:
         return await self._warm().state()
+
+    async def metrics(self) -> EngineMetrics:
+        return await self._warm().metrics()
 
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         return await self._warm().whereabouts(adapter)

@@ -23,11 +23,13 @@ from lorry.engine.contract import (
     Forgotten,
     Whereabouts,
 )
+from lorry.engine.metrics import EngineMetrics
 from lorry.engine.transport_codec import (
     info_from_proto,
     ref_to_proto,
 )
 from lorry.engine.transport_link import UNREACHABLE, Link
+from lorry.engine.transport_metrics import metrics_from_proto
 from lorry.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -50,6 +52,10 @@ _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A gateway that cannot keep up must not have seconds of tokens in its transport's buffers: with small windows they
+    # wait in the engine, which merges them.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 16 << 10),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -106,6 +112,10 @@ class GrpcEngineClient(EngineClient):
         self._check()
         found: dict[str, Any] = json.loads((await self._unary("GetState", pb.GetStateRequest())).json)
         return found
+
+    async def metrics(self) -> EngineMetrics:
+        self._check()
+        return metrics_from_proto(await self._unary("GetMetrics", pb.GetMetricsRequest()))
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
         link = self._link_for(request)

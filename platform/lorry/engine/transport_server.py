@@ -26,6 +26,7 @@ from lorry.engine.transport_codec import (
     request_from_proto,
 )
 from lorry.engine.transport_credit import CALL_CREDIT
+from lorry.engine.transport_metrics import metrics_to_proto
 from lorry.errors import EmptyStream, EngineUnavailable, InternalError, LorryError
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
@@ -239,6 +240,12 @@ class _Servicer(engine_pb2_grpc.EngineServiceServicer):
     async def GetState(self, request: pb.GetStateRequest, context: _Context) -> pb.GetStateResponse:
         try:
             return pb.GetStateResponse(json=json.dumps(await self._engine.state()))
+        except LorryError as error:
+            await abort_with(context, error)
+
+    async def GetMetrics(self, request: pb.GetMetricsRequest, context: _Context) -> pb.GetMetricsResponse:
+        try:
+            return metrics_to_proto(await self._engine.metrics())
         except LorryError as error:
             await abort_with(context, error)
 

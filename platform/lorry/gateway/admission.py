@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.engine.contract import EngineRequest
-from lorry.errors import InvalidRequest
+from lorry.errors import InvalidRequest, Unauthenticated
 from lorry.gateway.checks import Violations, check_fields, check_text
 from lorry.gateway.context import CallContext, deadline_of
+from lorry.gateway.counters import GatewayCounters
 from lorry.gateway.limits import Limits
 from lorry.gateway.ports import SnapshotSource
 from lorry.gateway.prompts import prompt_ids
@@ -25,6 +26,7 @@ from lorry.gateway.texts import VersionTexts, text_of
 from lorry.gateway.wire import Answer
 from lorry.ids import RequestId, TenantId
 from lorry.registry.authz import Caller
+from lorry.registry.rights import require
 from lorry.registry.snapshot import Resolution, Snapshot
 from lorry.request import StoppingParams
 from lorry.text import Spelling
@@ -50,7 +52,7 @@ class Admitted:
 class Admission:
     """``now``: Unix seconds. ``max_tokens_cap``: most output tokens of one request, all choices together; None is the
     context. ``texts``: versions' own tokenizers and templates; None serves none. ``limits``: the same as of the calls
-    that follow; None limits nothing here."""
+    that follow; None limits nothing here. ``counters``: where keys that do not hold are counted."""
 
     source: SnapshotSource
     routes: EngineRoutes
@@ -61,6 +63,7 @@ class Admission:
     texts: VersionTexts | None = None
     staleness: Staleness = DEFAULT_STALENESS
     limits: Limits | None = None
+    counters: GatewayCounters | None = None
 
     async def authenticate(self, context: CallContext) -> tuple[str, Snapshot, Caller]:
         """The key, the snapshot that all of this request is judged by, and the caller. Raises Unavailable where that
@@ -69,9 +72,14 @@ class Admission:
         while self.source.stood_still():  # noqa: ASYNC110  a matter of milliseconds, and of a clock rather than an event
             await asyncio.sleep(_LOOK_S)
         self.staleness.require_fresh(self.source.age())
-        api_key = context.api_key()
         snapshot = self.source.current()
-        return api_key, snapshot, snapshot.authenticate(api_key, self.now())
+        try:
+            api_key = context.api_key()
+            return api_key, snapshot, snapshot.authenticate(api_key, self.now())
+        except Unauthenticated:
+            if self.counters is not None:
+                self.counters.auth_failures += 1
+            raise
 
     def resolve(
         self, snapshot: Snapshot, caller: Caller, field: str, model: str, sha256: str = "", sticky: str = ""
@@ -84,6 +92,7 @@ class Admission:
     async def admit(self, message: pb.GenerateRequest, context: CallContext) -> Admitted:
         """Raises whatever is wrong with the request; nothing has been asked of an engine then."""
         api_key, snapshot, caller = await self.authenticate(context)
+        require(caller, "generate")
         check_served(message)
         minted = RequestId(uuid.uuid4().hex)
         sticky = message.sticky_key or message.request_id or minted
@@ -135,6 +144,7 @@ class Admission:
 
     async def count(self, message: pb.CountTokensRequest, context: CallContext) -> tuple[int, ...]:
         _, snapshot, caller = await self.authenticate(context)
+        require(caller, "count tokens")
         resolution = self.resolve(snapshot, caller, "model", message.model)
         bad = Violations()
         if message.WhichOneof("input") is None:

@@ -17,6 +17,7 @@ class GatewayCounters:
     cut_streams: int = 0
     aborts: int = 0
     inflight: int = 0
+    auth_failures: int = 0
 
 
 __all__ = ["GatewayCounters"]

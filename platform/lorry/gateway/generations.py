@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from itertools import chain
 
 from lorry.api.v1 import generate_pb2 as pb
@@ -128,6 +128,15 @@ class Generations:
         self._calls = calls
         self._counters = counters
         self.draining = False
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """What a transport refuses in the block, before it begins a generation, counts as the end of one."""
+        try:
+            yield
+        except LorryError as error:
+            self._counters.outcomes[error.reason] += 1
+            raise
 
     def begin(self, message: pb.GenerateRequest, context: CallContext) -> Generation:
         """Nothing is checked before its answer is asked for."""

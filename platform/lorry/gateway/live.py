@@ -13,6 +13,7 @@ from lorry.gateway.ports import SnapshotSource
 from lorry.gateway.relay import Relay
 from lorry.gateway.staleness import DEFAULT_STALENESS, Staleness
 from lorry.registry.authz import Caller
+from lorry.registry.rights import require
 from lorry.registry.snapshot import Resolution, Snapshot
 
 _log = logging.getLogger(__name__)
@@ -33,10 +34,12 @@ class LiveCall:
 
 
 def still_holds(snapshot: Snapshot, call: LiveCall, now: float) -> Caller:
-    """The caller as it is now. Raises the error that a new request for the very same version would get:
-    Unauthenticated, TenantSuspended, GrantRevoked, ModelNotFound, AdapterQuarantined, VersionNotReady. Pins, aliases
-    and canaries that changed meanwhile are for later requests."""
-    caller = snapshot.authenticate(call.api_key, now)
+    """The caller as it is now. Raises the error that a new request for the very same version would get, but for the age
+    of a user token, which bounds when calls begin: Unauthenticated, TenantSuspended, RoleTooLow, GrantRevoked,
+    ModelNotFound, AdapterQuarantined, VersionNotReady. Pins, aliases and canaries that changed meanwhile are for later
+    requests."""
+    caller = snapshot.authenticate(call.api_key, now, begun=True)
+    require(caller, "generate")
     snapshot.require_held(caller, call.resolution, now)
     return caller
 

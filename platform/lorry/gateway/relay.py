@@ -73,6 +73,11 @@ class Relay:
         assert self._started is not None, "next() returns only after Started"
         return self._started
 
+    @property
+    def answers(self) -> bool:
+        """Its first token is there."""
+        return self._started is not None
+
     def start(self) -> None:
         """Submits the request; how it went is what ``next`` tells."""
         try:

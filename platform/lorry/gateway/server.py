@@ -31,6 +31,7 @@ from lorry.gateway.http.server import HttpServer
 from lorry.gateway.interceptors import EmptyStreamInterceptor
 from lorry.gateway.limits import Limits
 from lorry.gateway.live import LiveCalls
+from lorry.gateway.metrics import CountedUsage, Watched
 from lorry.gateway.models import Models
 from lorry.gateway.ports import SnapshotSource, UsageSink
 from lorry.gateway.relay import Pace
@@ -77,6 +78,7 @@ class GatewayServer:
         http: Callable[[Ready], HttpServer] | None,
         limits: Limits,
         tls: ServerTls | None,
+        watched: Watched,
     ) -> None:
         self._server = server
         self._tls = tls
@@ -97,6 +99,8 @@ class GatewayServer:
         """As gRPC takes it."""
         self.url = f"{'http' if tls is None else 'https'}://{self.address}"
         self.counters = counters
+        self.watched = watched
+        """What metrics are made of."""
         self.http = None if http is None else http(self.ready)
         """OpenAI's API, where the configuration says so."""
 
@@ -218,12 +222,14 @@ def build_server(
     stall_seconds: float = STALL_S,
     limits: Limits | None = None,
     tls: ServerTls | None = None,
+    private: str | None = None,
 ) -> GatewayServer:
     """Binds the ports (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
     ``kv_salt`` is the deployment's secret, of which each tenant's salt for the prefix cache is derived. ``texts``
     serves versions with a tokenizer or template of their own; None refuses their prompts and chats. ``limits`` holds
     tenants to their quotas; close it when the server has stopped and the ledger has its bills. None makes one that
     refuses what a month's tokens limit. ``tls``: the files of ``config.tls`` where they were looked at already.
+    ``private``: `unix:PATH`, in a folder that nobody else can enter, where the same services are plain.
 
     Raises Unavailable where a port cannot be bound, InvalidRequest where a file of TLS is none.
     """
@@ -234,8 +240,9 @@ def build_server(
     staleness = Staleness.of(config)
     live = LiveCalls(source, counters, now, config.snapshot_poll_seconds, stall_seconds, staleness)
     pace = Pace(config.delta_seconds, config.delta_tokens)
+    usage = CountedUsage(usage, config.metrics_tenants)
     salts, limits = TenantSalts(kv_salt), limits or Limits(source, None, now)
-    admission = Admission(source, routes, pool, now, salts, config.max_tokens_cap, texts, staleness, limits)
+    admission = Admission(source, routes, pool, now, salts, config.max_tokens_cap, texts, staleness, limits, counters)
     generations = Generations(admission, Calls(live, routes, usage, counters, pace, now, limits), counters)
     models = Models(admission)
     server = grpc.aio.server(
@@ -255,13 +262,28 @@ def build_server(
             port = server.add_insecure_port(address)
         else:
             port = server.add_secure_port(address, tls.grpc_credentials())
+        if private is not None:
+            server.add_insecure_port(private)
     except RuntimeError as error:
         raise Unavailable(f"port: {address} cannot be bound: {error}; choose another with --port") from error
     http = None
     if config.http_port is not None:
         http = partial(HttpServer, config, config.http_port, generations, models, counters, stall_seconds, tls=tls)
     return GatewayServer(
-        server, port, config, generations, live, routes, health_servicer, names[1:], counters, pool, http, limits, tls
+        server,
+        port,
+        config,
+        generations,
+        live,
+        routes,
+        health_servicer,
+        names[1:],
+        counters,
+        pool,
+        http,
+        limits,
+        tls,
+        Watched(counters, usage, source, live, limits, time.time()),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lorry.config import GatewayConfig
-from lorry.gateway.guest import HANDSHAKE_S
+from lorry.guest import HANDSHAKE_S
 
 Option = tuple[str, int]
 

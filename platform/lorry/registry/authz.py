@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, Protocol
 
-from lorry.errors import ResourceNotFound, RoleTooLow
+from lorry.errors import ResourceNotFound
 from lorry.ids import TenantId
 
 VerifiedTenantId = NewType("VerifiedTenantId", TenantId)
@@ -18,16 +18,19 @@ VerifiedTenantId = NewType("VerifiedTenantId", TenantId)
 
 
 class Role(StrEnum):
-    """What a principal may do. PLATFORM_ADMIN: everything, for every tenant. OWNER: its own tenant's
-    adapters, and generate. MEMBER: generate."""
+    """What a principal may do; ``lorry.registry.rights`` says it action by action. PLATFORM_ADMIN: everything, for
+    every tenant. OWNER: what an operator may, and its tenant's keys and users. OPERATOR: what a viewer may, its
+    tenant's adapters, and generate. MEMBER: generate. VIEWER: read what is its tenant's."""
 
     PLATFORM_ADMIN = "platform_admin"
     OWNER = "owner"
+    OPERATOR = "operator"
     MEMBER = "member"
+    VIEWER = "viewer"
 
 
 class Authority(Protocol):
-    """What a checked API key proves."""
+    """What a checked API key or user token proves."""
 
     @property
     def tenant(self) -> TenantId: ...
@@ -38,8 +41,9 @@ class Authority(Protocol):
 @dataclass(frozen=True, slots=True)
 class Caller:
     """An authenticated caller. ``tenant_name`` is the ``{t}`` of ``tenants/{t}``; ``principal`` a name
-    within the tenant; ``admin`` whether the role is the platform's administrator; ``expires_at`` when the key
-    ends (Unix seconds), None for never."""
+    within the tenant; ``key_id`` the API key's, or ``user/{login id}``; ``admin`` whether the role is the platform's
+    administrator; ``expires_at`` when what it does ends (Unix seconds): with its key, or with its web session; None
+    for never."""
 
     tenant: VerifiedTenantId
     tenant_name: str
@@ -65,25 +69,11 @@ def verify_tenant(authority: Authority, tenant: TenantId) -> VerifiedTenantId:
     return VerifiedTenantId(tenant)
 
 
-def require_admin(caller: Caller, action: str) -> None:
-    """Raises RoleTooLow unless the caller is a platform admin."""
-    if not caller.admin:
-        raise RoleTooLow(f"role: {caller.role!r} may not {action}; use a key of role {Role.PLATFORM_ADMIN.value!r}")
-
-
-def require_owner(caller: Caller, action: str) -> None:
-    """Raises RoleTooLow unless the caller owns its tenant or is a platform admin."""
-    if not caller.admin and caller.role != Role.OWNER:
-        raise RoleTooLow(f"role: {caller.role!r} may not {action}; use a key of role {Role.OWNER.value!r}")
-
-
 __all__ = [
     "Authority",
     "Caller",
     "Role",
     "VerifiedTenantId",
     "not_visible",
-    "require_admin",
-    "require_owner",
     "verify_tenant",
 ]

@@ -19,7 +19,8 @@ from lorry.registry.listening import announce
 
 class Kind(StrEnum):
     """What changed. The subject is the row's id; for PIN it is ``{tenant id}/{adapter id}``, for QUOTA
-    ``{tenant id}/{adapter id, or nothing for the tenant's own}``."""
+    ``{tenant id}/{adapter id, or nothing for the tenant's own}``. Of logins and web sessions only
+    what changes rights or takes them away is logged: of most of them no gateway ever hears."""
 
     TENANT = "tenant"
     API_KEY = "api_key"
@@ -28,6 +29,8 @@ class Kind(StrEnum):
     GRANT = "grant"
     PIN = "pin"
     QUOTA = "quota"
+    LOGIN = "login"
+    SESSION = "web_session"
 
 
 @dataclass(frozen=True, slots=True)

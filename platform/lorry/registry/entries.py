@@ -41,6 +41,24 @@ class KeyEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LoginEntry:
+    """A login whose role or state changed a short time ago: user tokens that were made before may say otherwise."""
+
+    id: str
+    role: str
+    disabled: bool
+    changed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSession:
+    """A web session that was ended a short time ago."""
+
+    id: str
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class BaseModelEntry:
     """A registered base. ``config`` is its Hugging Face config.json; ``spec`` what Lorry reads from it."""
 
@@ -142,8 +160,10 @@ __all__ = [
     "AdapterEntry",
     "AliasEntry",
     "BaseModelEntry",
+    "EndedSession",
     "GrantEntry",
     "KeyEntry",
+    "LoginEntry",
     "PinEntry",
     "QuotaEntry",
     "TenantEntry",

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lorry.registry.accounts.passwords import PasswordParams
+from lorry.registry.accounts.service import Accounts
 from lorry.registry.adapters.candidates import Validator
 from lorry.registry.adapters.lifecycle import LifecycleService, ObjectBin, Replicas
 from lorry.registry.adapters.service import AdapterService
@@ -20,6 +22,7 @@ from lorry.registry.grants.service import GrantService
 from lorry.registry.keys import Peppers
 from lorry.registry.leases.service import LeaseService
 from lorry.registry.limits.service import QuotaService
+from lorry.registry.prices.service import PriceService
 from lorry.registry.source import POLL_BESIDE_LISTENER_S, POLL_S, SnapshotSource
 from lorry.registry.tenants.service import KeyService, TenantService
 from lorry.registry.usage.reports import UsageReports
@@ -31,16 +34,26 @@ class Registry:
     ``migrate``). Belongs to one event loop. Every service raises Unavailable where the database does not
     answer."""
 
-    def __init__(self, url: str, peppers: Peppers) -> None:
+    def __init__(
+        self,
+        url: str,
+        peppers: Peppers,
+        passwords: PasswordParams | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``passwords``: what their hashes cost, None for what production wants; ``clock``: Unix seconds, of
+        accounts."""
         self.database: Database = open_database(url)
         self.peppers = peppers
         self.tenants = TenantService(self.database)
         self.keys = KeyService(self.database, peppers)
+        self.accounts = Accounts(self.database, peppers, passwords, clock)
         self.bases = BaseService(self.database)
         self.adapters = AdapterService(self.database)
         self.aliases = AliasService(self.database)
         self.grants = GrantService(self.database)
         self.quotas = QuotaService(self.database)
+        self.prices = PriceService(self.database)
         self.leases = LeaseService(self.database)
         self.fleet = FleetService(self.database)
         self.usage = UsageLedger(self.database)

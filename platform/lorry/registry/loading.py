@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 from sys import intern
@@ -24,12 +24,15 @@ from lorry.ids import AdapterDigest, AdapterScope, BaseDigest, TenantId
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import queries
 from lorry.registry.changes import Kind
+from lorry.registry.db.base import utcnow
 from lorry.registry.entries import (
     AdapterEntry,
     AliasEntry,
     BaseModelEntry,
+    EndedSession,
     GrantEntry,
     KeyEntry,
+    LoginEntry,
     PinEntry,
     QuotaEntry,
     TenantEntry,
@@ -38,6 +41,7 @@ from lorry.registry.entries import (
 )
 from lorry.registry.queries import PartQuery, Query
 from lorry.registry.tables import Rows
+from lorry.registry.usertokens import REMEMBER_S
 
 CHUNK = 250
 Ids = Collection[str] | None
@@ -63,6 +67,10 @@ def everything(connection: Connection) -> Iterator[Rows]:
         yield Rows(pins=[(row.tenant, row.adapter, row) for row in pin])
     for quota in quotas(connection, None):
         yield Rows(quotas=[(row.tenant, row.adapter, row) for row in quota])
+    for login in logins(connection, None):
+        yield Rows(logins=login)
+    for ended in sessions(connection, None):
+        yield Rows(sessions=ended)
 
 
 def rows_of(connection: Connection, subjects: Mapping[Kind, Collection[str]]) -> Rows:
@@ -85,6 +93,8 @@ def rows_of(connection: Connection, subjects: Mapping[Kind, Collection[str]]) ->
         grants=load(Kind.GRANT, grants),
         pins=[(tenant, adapter, found_pins.get((tenant, adapter))) for tenant, adapter in pinned],
         quotas=[(tenant, adapter, found_limits.get((tenant, adapter))) for tenant, adapter in limited],
+        logins=load(Kind.LOGIN, logins),
+        sessions=load(Kind.SESSION, sessions),
     )
 
 
@@ -240,13 +250,29 @@ def quotas(connection: Connection, tenants: Ids) -> Iterator[list[QuotaEntry]]:
         yield [QuotaEntry(row[0], _tenant(row[1]), intern(row[2] or ""), *row[3:]) for row in rows]
 
 
-def _pages(connection: Connection, query: Query, ids: Ids) -> Iterator[Sequence[Row[*tuple[Any, ...]]]]:
-    """The rows of ``ids``, or all in pages."""
+def logins(connection: Connection, ids: Ids) -> Iterator[list[LoginEntry]]:
+    """Of all only those that changed a short time ago."""
+    for rows in _pages(connection, queries.LOGINS, ids, since=_remembered()):
+        yield [LoginEntry(row.id, intern(row.role), row.disabled, _time(row.changed_at)) for row in rows]
+
+
+def sessions(connection: Connection, ids: Ids) -> Iterator[list[EndedSession]]:
+    """Those that ended; of all only those that did a short time ago."""
+    for rows in _pages(connection, queries.SESSIONS, ids, since=_remembered()):
+        yield [EndedSession(row.id, _time(row.ended_at)) for row in rows]
+
+
+def _remembered() -> datetime:
+    return utcnow() - timedelta(seconds=REMEMBER_S)
+
+
+def _pages(connection: Connection, query: Query, ids: Ids, **more: Any) -> Iterator[Sequence[Row[*tuple[Any, ...]]]]:
+    """The rows of ``ids``, or all in pages, which take ``more`` too."""
     if ids is not None:
         yield _of(connection, query, ids).all()
         return
     last = ""
-    while rows := connection.execute(query.page, {"after": last, "most": CHUNK}).all():
+    while rows := connection.execute(query.page, {"after": last, "most": CHUNK, **more}).all():
         yield rows
         if len(rows) < CHUNK:
             return
@@ -282,8 +308,10 @@ __all__ = [
     "everything",
     "grants",
     "keys",
+    "logins",
     "pins",
     "quotas",
     "rows_of",
+    "sessions",
     "tenants",
 ]

@@ -28,6 +28,8 @@ _GRANT_RE = re.compile(rf"tenants/({_PART})/grants/(gr_[0-9a-f]{{32}})")
 _REPLICA_RE = re.compile(rf"replicas/({_PART})")
 _QUOTA_RE = re.compile(rf"tenants/({_PART})/quotas/(qu_[0-9a-f]{{32}})")
 _UPLOAD_RE = re.compile(rf"tenants/({_PART})/adapters/({_PART})/uploads/([0-9a-f]{{32}})")
+_USER_RE = re.compile(rf"tenants/({_PART})/users/({_PART})")
+_SESSION_RE = re.compile(rf"tenants/({_PART})/sessions/(ws_[0-9a-f]{{32}})")
 NAME_MAX = 256
 
 
@@ -170,6 +172,18 @@ def parse_quota(field: str, name: str) -> tuple[str, str]:
     return tenant, quota
 
 
+def parse_user(field: str, name: str) -> tuple[str, str]:
+    """(tenant, user) of ``tenants/{t}/users/{u}``, or InvalidRequest."""
+    tenant, user = _parts(_USER_RE, field, name, "a user", "tenants/{tenant}/users/{user}")
+    return tenant, user
+
+
+def parse_session(field: str, name: str) -> tuple[str, str]:
+    """(tenant, session id) of ``tenants/{t}/sessions/{id}``, or InvalidRequest."""
+    tenant, session = _parts(_SESSION_RE, field, name, "a session", "tenants/{tenant}/sessions/{id}")
+    return tenant, session
+
+
 def parse_upload(field: str, name: str) -> tuple[AdapterName, str]:
     """(adapter, upload id) of ``tenants/{t}/adapters/{a}/uploads/{id}``, or InvalidRequest."""
     tenant, adapter, upload = _parts(
@@ -203,7 +217,9 @@ __all__ = [
     "parse_model",
     "parse_replica",
     "parse_quota",
+    "parse_session",
     "parse_tenant",
     "parse_upload",
+    "parse_user",
     "parse_version",
 ]

@@ -17,16 +17,19 @@ from lorry.registry.db.tables import (
     ApiKey,
     BaseModel,
     Grant,
+    Login,
     Pin,
     Principal,
     Quota,
     Tenant,
+    WebSession,
 )
 
 _tenant, _key, _principal, _base = (each.__table__.c for each in (Tenant, ApiKey, Principal, BaseModel))
 _adapter, _version, _file = (each.__table__.c for each in (Adapter, AdapterVersion, AdapterFileRow))
 _alias, _revision = Alias.__table__.c, AliasRevision.__table__.c
 _grant, _pin, _quota = (each.__table__.c for each in (Grant, Pin, Quota))
+_login, _session = Login.__table__.c, WebSession.__table__.c
 
 _Rows = Select[*tuple[Any, ...]]
 
@@ -55,6 +58,12 @@ class PartQuery(NamedTuple):
 def _query(rows: _Rows, key: Any, of: Any = None) -> Query:
     page = rows.where(key > bindparam("after")).order_by(key).limit(bindparam("most"))
     return Query(page, rows.where((key if of is None else of).in_(bindparam("ids", expanding=True))))
+
+
+def _recent(rows: _Rows, key: Any, changed: Any) -> Query:
+    """A page takes ``since`` too: what changed before it is left out."""
+    made = _query(rows, key)
+    return made._replace(page=made.page.where(changed >= bindparam("since")))
 
 
 def _part(rows: _Rows, key: Any) -> PartQuery:
@@ -180,14 +189,30 @@ QUOTAS = _query(
 )
 """``ids`` are tenants'."""
 
+LOGINS = _recent(
+    select(_login.id, _principal.role, _login.disabled, _plain(_login.changed_at, "changed_at")).join_from(
+        Login.__table__, Principal.__table__, _principal.id == _login.principal_id
+    ),
+    _login.id,
+    _login.changed_at,
+)
+
+SESSIONS = _recent(
+    select(_session.id, _plain(_session.ended_at, "ended_at")).where(_session.ended_at.is_not(None)),
+    _session.id,
+    _session.ended_at,
+)
+
 __all__ = [
     "ADAPTERS",
     "ALIASES",
     "BASES",
     "GRANTS",
     "KEYS",
+    "LOGINS",
     "PINS",
     "QUOTAS",
+    "SESSIONS",
     "TENANTS",
     "VERSIONS",
     "PartQuery",

@@ -26,8 +26,10 @@ from lorry.registry.authz import Caller, Role, verify_tenant
 from lorry.registry.entries import (
     AdapterEntry,
     BaseModelEntry,
+    EndedSession,
     GrantEntry,
     KeyEntry,
+    LoginEntry,
     PinEntry,
     QuotaEntry,
     TenantEntry,
@@ -37,6 +39,7 @@ from lorry.registry.maps import PersistentMap
 from lorry.registry.names import AdapterName, BaseName, parse_model
 from lorry.registry.resolving import NOT_FOUND, Resolution, check_digest, pick, require_served
 from lorry.registry.tables import Replaced, Rows, Tables, put
+from lorry.registry.usertokens import is_token, read_token
 
 REVOKED_VISIBLE_S = 24 * 3600.0
 """For this long a revoked grant is told to the tenant that had it; afterwards the model is unknown to it."""
@@ -78,9 +81,12 @@ class Snapshot:
         grants: Iterable[GrantEntry] = (),
         pins: Replaced[PinEntry] = (),
         quotas: Replaced[QuotaEntry] = (),
+        logins: Iterable[LoginEntry] = (),
+        sessions: Iterable[EndedSession] = (),
     ) -> Snapshot:
         """This snapshot with newer rows put in (a pin or quota of None is a cleared one), at a later epoch."""
-        rows = Rows(tenants, keys, tuple(bases), tuple(adapters), grants, pins, quotas)
+        ended = tuple(sessions)
+        rows = Rows(tenants, keys, tuple(bases), tuple(adapters), grants, pins, quotas, tuple(logins), ended)
         return self.replaced(epoch, rows)
 
     def replaced(self, epoch: int, rows: Rows) -> Snapshot:
@@ -93,12 +99,16 @@ class Snapshot:
             PersistentMap.of(self.adapter_names).updated(((a.tenant_name, a.name), a.id) for a in rows.adapters),
         )
 
-    def authenticate(self, api_key: str, now: float) -> Caller:
-        """The caller behind a key. ``now`` is Unix seconds.
+    def authenticate(self, api_key: str, now: float, *, begun: bool = False) -> Caller:
+        """The caller behind an API key or a user token. ``now`` is Unix seconds. ``begun``: whether a call that it
+        began may go on, which a token's own expiry does not end; its session's end does.
 
-        Raises Unauthenticated for a missing, malformed, unknown, expired or revoked key (equal words), and
-        TenantSuspended. The MAC is computed and compared in constant time whether or not the key exists.
+        Raises Unauthenticated for what is missing, malformed, unknown, expired or revoked, and for a token whose login
+        is disabled or whose session has ended (equal words); and TenantSuspended. The MAC is computed and compared in
+        constant time whether or not there is such a key.
         """
+        if is_token(api_key):
+            return self._logged_in(api_key, now, begun)
         key_id = key_id_of(api_key)
         entry = self.tables.keys.get(key_id) if key_id else None
         mac = self.peppers.mac(api_key, entry.pepper_id if entry else "")
@@ -107,14 +117,27 @@ class Snapshot:
             raise Unauthenticated(_NO_KEY)
         if entry.revoked_at is not None or (entry.expires_at is not None and entry.expires_at <= now):
             raise Unauthenticated(_NO_KEY)
-        tenant = self.tables.tenants.get(entry.tenant)
+        return self._caller(entry.tenant, entry.principal, entry.role, entry.key_id, entry.expires_at)
+
+    def _logged_in(self, token: str, now: float, begun: bool) -> Caller:
+        claims = read_token(self.peppers, token, now, begun=begun)
+        if claims is None or claims.session in self.tables.sessions:
+            raise Unauthenticated(_NO_KEY)
+        changed = self.tables.logins.get(claims.login)
+        if changed is not None and changed.disabled:
+            raise Unauthenticated(_NO_KEY)
+        role = claims.role if changed is None else changed.role
+        tenant, actor = TenantId(claims.tenant), f"user/{claims.login}"
+        return self._caller(tenant, claims.principal, role, actor, claims.session_ends_at)
+
+    def _caller(self, tenant_id: TenantId, principal: str, role: str, key_id: str, expires_at: float | None) -> Caller:
+        tenant = self.tables.tenants.get(tenant_id)
         if tenant is None:
             raise Unauthenticated(_NO_KEY)
         if tenant.suspended:
             raise TenantSuspended(f"tenant: {tenant.name!r} is suspended; ask the platform's operator")
-        verified = verify_tenant(_Proof(entry.tenant, entry.role), tenant.id)
-        admin = entry.role == Role.PLATFORM_ADMIN
-        return Caller(verified, tenant.name, entry.principal, entry.role, entry.key_id, admin, entry.expires_at)
+        verified = verify_tenant(_Proof(tenant_id, role), tenant.id)
+        return Caller(verified, tenant.name, principal, role, key_id, role == Role.PLATFORM_ADMIN, expires_at)
 
     def resolve(
         self, caller: Caller, model_name: str, expected_sha256: str, now: float, sticky: str = ""

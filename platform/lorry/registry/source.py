@@ -14,6 +14,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from lorry.errors import Unavailable
+from lorry.histogram import LAG_S, Histogram
 from lorry.registry import changes
 from lorry.registry.changes import Kind, Logged
 from lorry.registry.db.engine import Database
@@ -76,6 +77,8 @@ class SnapshotSource:
         self._postgresql = database.engine.dialect.name == "postgresql"
         self._poll_seconds = poll_seconds
         self.listener = EpochListener(database.engine, self._wake.set) if self._postgresql else None
+        self.lag = Histogram(LAG_S)
+        """Of each poll that brought changes: none of them was made longer ago."""
         self.full_loads = 0
         """How often everything was read: 1 after ``start``, more only after gaps."""
 
@@ -129,13 +132,15 @@ class SnapshotSource:
         """Brings the snapshot up to the registry's epoch as of now, and answers it. Raises Unavailable where the
         database does not answer in time."""
         async with self._lock:
-            asked_at = self._clock()
+            asked_at, before = self._clock(), self._snapshot
             try:
                 self._snapshot = await self._bounded()
             except BaseException:  # this one tells that the registry is silent
                 self._tried_at = self._clock()
                 raise
             else:
+                if before is not None and self._snapshot.epoch != before.epoch:
+                    self.lag.observe(self.age())
                 self._checked_at = self._tried_at = asked_at
                 return self._snapshot
             finally:

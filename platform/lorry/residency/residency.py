@@ -76,6 +76,8 @@ class Residency(Generic[R]):
         self._pinned_by: dict[RequestId, Slot] = {}
         self._asking: deque[AdapterKey] = deque()
         self._draining: frozenset[SlotId] = frozenset()
+        self.evictions = 0
+        """Slots that were emptied for room since start."""
 
     def state_of(self, adapter: AdapterKey) -> AdapterState:
         version = self._versions.get(adapter)
@@ -198,6 +200,7 @@ class Residency(Generic[R]):
     def evict(self, row: Slot) -> AdapterKey | None:
         """Empty an idle slot for the room or the bytes; the adapter that lost it."""
         self._ledger.eviction.evicted(row.worth)
+        self.evictions += 1
         adapter = row.adapter
         self._evict(row)
         return adapter

@@ -52,8 +52,22 @@ def describe(
             "adapters": use.bytes_adapters,
             "adapters_cap": use.bytes_adapters_most,
         },
+        "page_tokens": ledger.config.page_tokens,
+        "max_slots": ledger.config.max_slots,
+        "occupancy": round(occupancy(residency, ledger, index), 4),
+        "adapter_evictions": residency.evictions,
         "prefix_cache": {"pages": len(index), "unused": index.evictable, "evictions": index.evictions},
     }
 
 
-__all__ = ["describe"]
+def occupancy(residency: Residency[R], ledger: MemoryLedger, index: PrefixIndex) -> float:
+    """0 to 1: the KV pages that running sequences have or were promised, of those that they could have, if all that is
+    idle (cached prefixes, adapters that nobody runs on) made room."""
+    use, split = ledger.use(), ledger.split
+    taken = use.pages_used - index.evictable + use.pages_promised
+    idle_bytes = ledger.bytes_free + index.evictable * split.page_bytes + residency.unpinned_bytes
+    could = min(ledger.page_ids_free + index.evictable, idle_bytes // split.page_bytes)
+    return taken / (taken + could) if taken else 0.0
+
+
+__all__ = ["describe", "occupancy"]

@@ -24,11 +24,12 @@ from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
 from lorry.api.v1.adapter_admin_pb2_grpc import AdapterAdminServiceStub
 from lorry.api.v1.fleet_pb2_grpc import FleetServiceStub
 from lorry.api.v1.tenant_admin_pb2_grpc import TenantAdminServiceStub
+from lorry.api.v1.user_admin_pb2_grpc import UserAdminServiceStub
 from lorry.engine.fake import FakeEngine
 from lorry.errors import AlreadyExists, LorryError
 from lorry.ids import BaseDigest
 from lorry.layers.spec import DecoderSpec
-from lorry.registry import BaseFacts, Registry, SnapshotSource, UploadLimits, bootstrap
+from lorry.registry import BaseFacts, PasswordParams, Registry, SnapshotSource, UploadLimits, bootstrap
 from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.adapters.versions import VersionService
 from lorry_admin import EngineReplicas, add_admin_services
@@ -39,6 +40,8 @@ from tests.unit.registry.conftest import postgres_template, postgres_url, sqlite
 __all__ = ["postgres_template", "postgres_url", "sqlite_template", "url"]
 
 LIMITS = UploadLimits(max_files=4, max_file_bytes=64 << 10, max_upload_bytes=96 << 10, max_chunk_bytes=1024)
+CHEAP = PasswordParams(passes=1, memory_kib=8)
+"""Tests prove nothing by slow hashes."""
 BASE_SHA256, TOKENIZER_SHA256 = "1" * 64, "2" * 64
 
 
@@ -50,6 +53,7 @@ class Client:
         self._stubs: list[Any] = [
             AdapterAdminServiceStub(channel),
             TenantAdminServiceStub(channel),
+            UserAdminServiceStub(channel),
             FleetServiceStub(channel),
         ]
 
@@ -157,7 +161,7 @@ class Gate:
 async def platform(url: str, tmp_path: Path) -> AsyncIterator[Platform]:
     start = await bootstrap(tmp_path / "home", url, {})
     assert start.admin_key is not None
-    registry = Registry(start.url, start.peppers)
+    registry = Registry(start.url, start.peppers, CHEAP)
     source = registry.snapshots()
     store = SwitchedStore(DirectoryStore(tmp_path / "objects"))
     gate = Gate()

@@ -8,6 +8,7 @@ from lorry.api.v1 import adapter_admin_pb2 as adapters
 from lorry.api.v1 import fleet_pb2 as fleet
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import tenant_admin_pb2 as tenants
+from lorry.api.v1 import user_admin_pb2 as users
 
 PIRATE = "tenants/acme/adapters/pirate"
 V3, V4 = f"{PIRATE}/versions/3", f"{PIRATE}/versions/4"
@@ -74,6 +75,15 @@ SUM = tenants.UsageSum(
     ttft=tenants.LatencyHistogram(bounds=[0.1, 1.0], counts=[4, 1, 0]),
 )
 EVENT = tenants.AuditEvent(sequence=9, create_time=NOON, actor="system", action="key.revoke", subject=KEY.name)
+USER = users.User(
+    name="tenants/acme/users/ann", username="ann@acme", role=tenants.ROLE_OPERATOR, create_time=NOON, etag="e4"
+)
+WEB_SESSION = users.WebSession(
+    name="tenants/acme/sessions/ws_1", user=USER.name, agent="Firefox", address="10.0.0.7", create_time=NOON
+)
+PRICE = users.Price(
+    tenant="tenants/acme", effective_time=NOON, currency="EUR", prompt="0.15", cached_prompt="0.05", output="0.6"
+)
 REPLICA = fleet.Replica(
     name="replicas/r0",
     kind=fleet.REPLICA_KIND_GATEWAY,

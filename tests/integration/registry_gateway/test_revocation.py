@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,18 @@ import pytest
 from rich.progress import Progress
 
 from lorry import errors
+from lorry.registry import Caller, PageRequest, Registry, Snapshot, verify_tenant
 from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.adapters.states import VersionStates
+from lorry.registry.bootstrap import _first_admin
 from lorry.registry.names import AdapterName
+from lorry.registry.usage.export import Format
+from lorry.registry.usage.queries import Dimension
 from tests.integration.registry_gateway.world import Customer, World, ended, hang, world
 from tests.support.results import RESULTS, keep_result
 from tests.support.waiting import end, until
+from tests.unit.registry.conftest import CHEAP, PEPPERS
+from tests.unit.registry.usages import usage
 
 KINDS = {
     "key": errors.Unauthenticated,
@@ -30,6 +37,7 @@ KINDS = {
     "version": errors.AdapterQuarantined,
     "adapter": errors.ModelNotFound,
 }
+WORD = "correct horse battery"
 AT_ONCE = 8
 """Administrators at work: each waits for its turn at the database, which is no part of the lag."""
 
@@ -176,6 +184,61 @@ async def test_a_key_that_expires_cuts_too(url: str) -> None:
         assert type(await here.look(short)) is errors.Unauthenticated
         assert len(here.gateway.live) == 1
         stays.cancel()
+
+
+async def test_whatever_ends_a_users_rights_cuts_its_streams_and_refuses_it(url: str) -> None:
+    """By the change log, within the promise of revoked keys."""
+    async with world(url) as here:
+        hang(here.engine)
+        anna = await here.customer("anna")
+        accounts, admin = here.registry.accounts, here.admin
+        await accounts.create(admin, "anna", "ann", "operator", WORD)
+        await here.caught_up()
+        ends: dict[str, Callable[[str, str], Awaitable[Any]]] = {
+            "logout": lambda text, _: accounts.log_out(text),
+            "end": lambda _, session_id: accounts.end_session(admin, session_id),
+            "password": lambda *_: accounts.set_password(admin, "anna", "ann", WORD),
+            "disabled": lambda *_: accounts.disable(admin, "anna", "ann"),
+            "role": lambda *_: accounts.set_role(admin, "anna", "ann", "viewer"),
+        }
+        for kind, end_it in ends.items():
+            now = time.time()
+            text, session = await accounts.log_in("ann@anna", WORD, agent="", address="", now=now)
+            user = Customer("anna", accounts.token(session, now), "", anna.model, anna.grant_id)
+            call = await here.begun(user)
+            await end_it(text, session.id)
+            began = time.perf_counter()
+            error = await ended(call)
+            assert time.perf_counter() - began < 5, kind
+            assert type(error) is (errors.RoleTooLow if kind == "role" else errors.Unauthenticated), kind
+            refused = await here.look(user)
+            assert (refused is None) if kind == "role" else type(refused) is errors.Unauthenticated, kind
+            await accounts.enable(admin, "anna", "ann")
+            await here.caught_up()
+        assert here.source.full_loads == 1
+
+
+async def test_a_users_requests_are_in_the_ledger_under_its_login(url: str) -> None:
+    """No API key has that id: rows, sums and exports take it; no key was used."""
+    registry = Registry(url, PEPPERS, CHEAP)
+    await _first_admin(registry.database, PEPPERS)
+    admin = _admin(await registry.snapshots().start())
+    login, _ = await registry.accounts.create(admin, "platform", "root", "platform_admin", WORD)
+    rows = [replace(usage(admin.tenant, number), key_id=login.actor) for number in range(3)]
+    await registry.usage.write(rows)
+    start, end = min(row.ended_at for row in rows), max(row.ended_at for row in rows) + timedelta(hours=1)
+    page = await registry.usage_reports.query(admin, "platform", start, end, [Dimension.KEY])
+    assert [(one.group, one.sums.requests) for one in page.rows] == [((login.actor,), 3)]
+    file = [piece async for piece in registry.usage_reports.export(admin, "platform", start, end, Format.JSONL)]
+    assert b"".join(file).count(f'"key":"{login.actor}"'.encode()) == 3
+    assert all(key.use is None for key in (await registry.keys.list(admin, "platform", PageRequest.of(0, ""))).rows)
+    await registry.close()
+
+
+def _admin(snapshot: Snapshot) -> Caller:
+    (key,) = snapshot.tables.keys.values()
+    verified = verify_tenant(key, key.tenant)
+    return Caller(verified, "platform", key.principal, key.role, key.key_id, True)
 
 
 async def test_what_does_not_concern_a_stream_leaves_it_alone(url: str) -> None:

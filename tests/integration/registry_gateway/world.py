@@ -20,7 +20,7 @@ from lorry.api.v1 import generate_pb2_grpc
 from lorry.config import GatewayConfig
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
 from lorry.errors import LorryError
-from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, build_server
+from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, UsageSink, build_server
 from lorry.registry import Caller, Registry, SnapshotSource, VersionState
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.bases import repository as bases
@@ -28,7 +28,7 @@ from lorry.registry.bootstrap import _first_admin
 from lorry.registry.changes import Change, Kind, record
 from tests.support.waiting import end, until
 from tests.unit.engine_contract.fakes import BASE_DIGEST, fake_engine, tokenizer
-from tests.unit.registry.conftest import PEPPERS, TINY_CONFIG
+from tests.unit.registry.conftest import CHEAP, PEPPERS, TINY_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,11 @@ def hang(engine: FakeEngine) -> None:
 
 
 @asynccontextmanager
-async def world(url: str, poll_seconds: float | None = None, **config: Any) -> AsyncIterator[World]:
+async def world(
+    url: str, poll_seconds: float | None = None, usage: UsageSink | None = None, **config: Any
+) -> AsyncIterator[World]:
     """``poll_seconds`` None is the database's own. The gateway's registry is another one than the administrators'."""
-    admins, gateways = Registry(url, PEPPERS), Registry(url, PEPPERS)
+    admins, gateways = Registry(url, PEPPERS, CHEAP), Registry(url, PEPPERS)
     key = await _first_admin(admins.database, PEPPERS)
     assert key is not None
     async with admins.database.write() as session:
@@ -153,7 +155,7 @@ async def world(url: str, poll_seconds: float | None = None, **config: Any) -> A
         GatewayConfig(**{"port": 0, **config}),
         source,
         EngineRoutes([engine]),
-        MemoryUsage(),
+        usage or MemoryUsage(),
         kv_salt=bytes(32),
         now=lambda: time.time() + made.ahead,
     )

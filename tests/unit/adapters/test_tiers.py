@@ -20,7 +20,7 @@ from lorry.errors import (
 )
 from lorry.ids import AdapterScope
 from lorry.residency.host import Fetching, HostState, HostTier, Ready
-from tests.unit.adapters.tier_world import FILES, WAIT_S, CountingStore, Tier, World
+from tests.unit.adapters.tier_world import FILES, WAIT_S, CountingStore, Tier, World, image_bytes
 
 from . import craft
 
@@ -233,3 +233,26 @@ def test_a_failure_is_told_to_exactly_one_call(tier: Tier, world: World) -> None
     assert isinstance(tier.failure(ref), AdapterObjectMissing)
     world.object(ref).write_bytes(saved)
     assert tier.ensure(ref) == Fetching()
+
+
+def test_loads_evictions_and_failures_are_counted(world: World) -> None:
+    size = image_bytes(world, world.upload(1))
+    first, second = world.upload(2), world.upload(3)
+    tier = Tier(world, budget=size, quota=1 << 30)
+    assert isinstance(tier.settle(first), Ready)
+    assert isinstance(tier.settle(second), Ready)
+    tier.discard(second.key)
+    assert isinstance(tier.settle(second), Ready)
+    gone = world.upload(4)
+    world.object(gone).unlink()
+    tier.failure(gone)
+    found = tier.counts()
+    assert {name: spread.count for name, spread in found.loads.items()} == {"object_store": 2, "disk": 1}
+    assert all(spread.total > 0 for spread in found.loads.values())
+    assert (found.host_evictions, found.failed_loads, found.fetching, found.damaged_folders) == (1, 1, 0, 0)
+    assert (found.host_bytes, found.disk_bytes) == (size, tier.state()["disk_bytes"])
+    tier.close()
+    small = Tier(world, quota=sum(file.size for file in first.files))
+    assert isinstance(small.settle(world.upload(5)), Ready)
+    assert small.counts().disk_evictions >= 1
+    small.close()

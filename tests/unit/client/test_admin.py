@@ -6,13 +6,14 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
 
 from lorry.api.v1 import adapter_admin_pb2 as adapters
-from lorry.api.v1 import fleet_pb2, tenant_admin_pb2
+from lorry.api.v1 import fleet_pb2, tenant_admin_pb2, user_admin_pb2
 from lorry.client.admin import AdminClient, SyncAdminClient
 from lorry.client.awaited import AsyncMessages, AsyncMethod, AsyncPages
 from lorry.client.blocking import Messages, Method, Pages
@@ -199,6 +200,42 @@ CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = 
         {"known_hash": "h", "known_sequence": 5},
         {"parent": "tenants/acme", "knownHash": "h", "knownSequence": "5"},
     ),
+    (
+        "create_user",
+        "CreateUser",
+        ("acme", "ann", "operator"),
+        {"password": "a long enough one"},
+        {"parent": "tenants/acme", "userId": "ann", "role": "ROLE_OPERATOR", "password": "a long enough one"},
+    ),
+    ("get_user", "GetUser", ("tenants/acme/users/ann",), {}, {"name": "tenants/acme/users/ann"}),
+    ("list_users", "ListUsers", ("acme",), {}, {"parent": "tenants/acme", "pageSize": 1000}),
+    (
+        "update_user",
+        "UpdateUser",
+        ("tenants/acme/users/ann",),
+        {"role": "viewer", "disabled": False, "etag": "e"},
+        {
+            "user": {"name": "tenants/acme/users/ann", "role": "ROLE_VIEWER", "etag": "e"},
+            "updateMask": "role,disabled",
+        },
+    ),
+    ("set_user_password", "SetUserPassword", ("tenants/acme/users/ann",), {}, {"name": "tenants/acme/users/ann"}),
+    ("list_sessions", "ListSessions", ("acme",), {}, {"parent": "tenants/acme", "pageSize": 1000}),
+    ("end_session", "EndSession", ("tenants/acme/sessions/s",), {}, {"name": "tenants/acme/sessions/s"}),
+    (
+        "set_price",
+        "SetPrice",
+        ("acme", "EUR"),
+        {"prompt": Decimal("0.15"), "output": "0.6", "effective_time": datetime(2026, 11, 1, tzinfo=UTC)},
+        {
+            "parent": "tenants/acme",
+            "currency": "EUR",
+            "prompt": "0.15",
+            "output": "0.6",
+            "effectiveTime": "2026-11-01T00:00:00Z",
+        },
+    ),
+    ("list_prices", "ListPrices", ("acme",), {}, {"parent": "tenants/acme", "pageSize": 1000}),
     ("list_replicas", "ListReplicas", (), {}, {"pageSize": 1000}),
     ("get_replica", "GetReplica", ("replicas/r",), {}, {"name": "replicas/r"}),
     ("drain_replica", "DrainReplica", ("replicas/r",), {}, {"name": "replicas/r"}),
@@ -225,8 +262,9 @@ def server() -> Iterator[Recorder]:
         yield made
 
 
-def test_every_call_of_the_three_services_is_there_once() -> None:
-    files = (adapters.DESCRIPTOR, tenant_admin_pb2.DESCRIPTOR, fleet_pb2.DESCRIPTOR)
+def test_every_call_of_the_services_is_there_once() -> None:
+    protos = (tenant_admin_pb2, user_admin_pb2, fleet_pb2)
+    files = (adapters.DESCRIPTOR, *(proto.DESCRIPTOR for proto in protos))
     every = [method.name for file in files for service in file.services_by_name.values() for method in service.methods]
     assert sorted(call[1] for call in CALLS) == sorted(every)
     public = {name for name in vars(AdminClient) if not name.startswith("_")}

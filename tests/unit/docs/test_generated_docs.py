@@ -22,7 +22,7 @@ def generate() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/adapters.md", "docs/api.md", "docs/cli.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/adapters.md", "docs/api.md", "docs/cli.md", "docs/metrics.md"])
 def test_a_page_is_what_the_generator_makes(generate: ModuleType, name: str) -> None:
     made: dict[Path, str] = generate.pages()
     assert (ROOT / name).read_text(encoding="utf-8") == made[ROOT / name], "run `make docs`"

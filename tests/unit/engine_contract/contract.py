@@ -309,6 +309,19 @@ class EngineContract:
             await task
         await until_idle(bench)
 
+    async def test_metrics_count_what_was_asked(self, bench: Bench) -> None:
+        before = await bench.engine.metrics()
+        info = await bench.engine.info()
+        assert (before.build, before.dtype) == (info.engine_build, info.dtype)
+        answer = await collect(bench, await bench_request(bench, bench.adapters[0], max_tokens=5))
+        finished = answer[-1]
+        assert isinstance(finished, Finished)
+        after = await bench.engine.metrics()
+        ended = {name: n - before.outcomes.get(name, 0) for name, n in after.outcomes.items()}
+        assert ended == {**dict.fromkeys(ended, 0), finished.reason: 1}
+        assert after.tokens["output"] - before.tokens.get("output", 0) == finished.output_tokens
+        assert sum(after.hits.values()) - sum(before.hits.values()) == 1
+
     async def test_a_version_is_brought_in_and_taken_off_the_device(self, bench: Bench) -> None:
         first, second = bench.adapters[:2]
         await bench.engine.preload(second, WAIT_S)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lorry.adapters.manifest import AdapterFile, AdapterRef
 from lorry.adapters.plan import TextPlan
 from lorry.engine.contract import ChoiceEnd, EngineEvent, EngineRequest, Finished, Provenance, Started, Tokens
+from lorry.engine.metrics import EngineMetrics
 from lorry.engine.transport_codec import (
     add_event,
     events_from_proto,
@@ -20,7 +21,9 @@ from lorry.engine.transport_codec import (
     request_from_proto,
     request_to_proto,
 )
+from lorry.engine.transport_metrics import metrics_from_proto, metrics_to_proto
 from lorry.errors import InvalidRequest
+from lorry.histogram import Spread
 from lorry.ids import AdapterDigest, AdapterScope, BaseDigest, RequestId, TenantId
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
@@ -70,6 +73,26 @@ def test_full_leaves_no_field_at_its_default() -> None:
     for full in (FULL, FULL.sampling, FULL.stopping, FULL.output):
         for field in dataclasses.fields(full):
             assert getattr(full, field.name) != field.default, field.name
+
+
+def test_metrics_come_back() -> None:
+    names = {field.name: field.type for field in dataclasses.fields(EngineMetrics)}
+    values: dict[str, Any] = {}
+    for at, (name, kind) in enumerate(names.items(), 1):
+        spread = Spread((0.5, 1.0), (at, 0, 2**40), at / 8)
+        made: dict[str, Any] = {
+            "str": f"text {at}",
+            "float": at + 0.25,
+            "int": at,
+            "Spread": spread,
+            "Mapping[str, int]": {"one": at, "none": 0},
+            "Mapping[str, Spread]": {"one": spread},
+        }
+        values[name] = made[str(kind)]
+    metrics = EngineMetrics(**values)
+    wire = metrics_to_proto(metrics).SerializeToString()
+    assert metrics_from_proto(pb.GetMetricsResponse.FromString(wire)) == metrics
+    assert metrics_from_proto(metrics_to_proto(EngineMetrics())) == EngineMetrics()
 
 
 def test_absent_fields_of_an_older_gateway_read_as_none_of_it() -> None:

@@ -23,6 +23,7 @@ from lorry.engine.contract import (
     Tokens,
     Whereabouts,
 )
+from lorry.engine.metrics import EngineMetrics
 from lorry.errors import EmptyStream, GrantRevoked, InternalError, LorryError, ProvenanceMismatch, RequestCancelled
 from lorry.gateway.pieces import Piece
 from lorry.gateway.provenance import Expected
@@ -65,6 +66,9 @@ class HandFed(EngineClient):
         raise NotImplementedError
 
     async def state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def metrics(self) -> EngineMetrics:
         raise NotImplementedError
 
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:

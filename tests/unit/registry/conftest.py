@@ -13,12 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from lorry.registry import Caller, Peppers, Registry, SnapshotSource, migrate_sync
+from lorry.registry import Caller, PasswordParams, Peppers, Registry, SnapshotSource, migrate_sync
 from lorry.registry.bootstrap import _first_admin
 from tests.support.memory_folders import folder_in_memory
 from tests.unit.registry import postgres
 
 PEPPERS = Peppers((b"p" * 32,))
+CHEAP = PasswordParams(passes=1, memory_kib=8)
+"""Tests prove nothing by slow hashes."""
 NOW = 2_000_000_000.0
 _COUNTER = itertools.count()
 
@@ -107,7 +109,7 @@ class World:
 
 @pytest.fixture
 async def world(url: str) -> AsyncIterator[World]:
-    registry = Registry(url, PEPPERS)
+    registry = Registry(url, PEPPERS, CHEAP)
     key = await _first_admin(registry.database, PEPPERS)
     assert key is not None
     source = registry.snapshots()

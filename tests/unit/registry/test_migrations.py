@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from lorry.adapters.manifest import AdapterFile, files_digest
 from lorry.adapters.plan import TextPlan
 from lorry.adapters.report import Accepted
-from lorry.errors import StaleEtag
-from lorry.registry import Registry, alembic_config, migrate, migrate_sync
+from lorry.errors import StaleEtag, Unauthenticated
+from lorry.registry import PageRequest, Registry, Role, alembic_config, migrate, migrate_sync
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.aliases import repository as aliases
 from lorry.registry.aliases.repository import Target
@@ -276,3 +276,55 @@ async def test_usage_of_older_releases_is_in_the_sums_after_a_migration(world: W
     await check_sums(world.registry)
     assert len(await kept(world.registry)) == 3
     assert not await asyncio.to_thread(migrate_sync, url), "there is nothing left to do"
+
+
+LOGIN = (
+    "INSERT INTO login (id, principal_id, password_hash, disabled, revision, changed_at, created_at, created_by)"
+    " SELECT '{0}', id, '{1}', false, 1, '2026-01-01 00:00:00+00', '2026-01-01 00:00:00+00', 'k' FROM principal"
+)
+WEB_SESSION = (
+    "INSERT INTO web_session (id, login_id, mac, pepper_id, agent, address, created_at, seen_at, expires_at)"
+    " SELECT '{0}', id, '{1}', 'p', '', '', '2026-01-02 00:00:00+00', '2026-01-02 00:00:00+00', '{2}' FROM login"
+)
+
+
+async def test_what_logins_and_sessions_can_be(world: World) -> None:
+    for word in ("hunter2", "", "$argon2i$v=19$x", "$2b$12$x"):
+        await _refused(world, LOGIN.format("lg_1", word))
+    await _accepted(world, LOGIN.format("lg_1", "$argon2id$v=19$x"))
+    with pytest.raises(StaleEtag):
+        await _accepted(world, LOGIN.format("lg_2", "$argon2id$v=19$x"))  # one of each principal
+    for mac, expires in (("a" * 63, "2026-02-01 00:00:00+00"), ("a" * 64, "2026-01-02 00:00:00+00")):
+        await _refused(world, WEB_SESSION.format("ws_1", mac, expires))
+    await _accepted(world, WEB_SESSION.format("ws_1", "a" * 64, "2026-02-01 00:00:00+00"))
+    await _refused(
+        world, "INSERT INTO login_throttle (subject, failures, forget_at) VALUES ('x', -1, '2026-01-01 00:00:00+00')"
+    )
+    await _refused(world, "UPDATE principal SET role = 'king'")
+
+
+async def test_roles_of_this_release_move_back_and_forth(world: World, url: str) -> None:
+    """A viewer's keys are dead in the release before, which would let them generate; an operator's are a member's."""
+    registry, admin = world.registry, world.admin
+    await registry.tenants.create(admin, "anna")
+    keys = {role: (await registry.keys.create(admin, "anna", role, role))[1] for role in Role if role != admin.role}
+    await registry.accounts.create(admin, "anna", "viewer", "viewer", "correct horse battery")
+    await registry.database.close()
+    await asyncio.to_thread(command.downgrade, alembic_config(url), "0003")
+    async with registry.database.read() as session:
+        found = (await session.execute(text("SELECT name, role FROM principal WHERE name <> 'admin'"))).all()
+    assert {tuple(row) for row in found} == {
+        ("owner", "owner"), ("operator", "member"), ("member", "member"), ("viewer", "member"),
+    }  # fmt: skip
+    await registry.database.close()
+    await migrate(url)
+    again = Registry(url, PEPPERS)
+    snapshot = await again.snapshots().start()
+    for role, key in keys.items():
+        if role == "viewer":
+            with pytest.raises(Unauthenticated):
+                snapshot.authenticate(key, 0)
+        else:
+            assert snapshot.authenticate(key, 0).role == ("member" if role == "operator" else role)
+    assert not (await again.accounts.list(admin, "anna", PageRequest.of(0, ""))).rows
+    await again.close()

@@ -403,3 +403,18 @@ async def test_the_event_loop_turns_after_each_part_of_a_full_load(
     if world.registry.database.engine.dialect.name == "postgresql":  # SQLite's runs beside it, on a thread
         assert all(later > before for before, later in itertools.pairwise(seen))
     assert len(seen) == 50
+
+
+async def test_how_long_changes_were_unknown_is_counted_for_each_poll_that_brought_some(world: World) -> None:
+    now = [100.0]
+    source = SnapshotSource(world.registry.database, PEPPERS, clock=lambda: now[0])
+    await source.start()
+    now[0] += 3.0
+    await source.refresh()
+    assert source.lag.spread().count == 0, "nothing had changed"
+    now[0] += 0.2
+    await world.registry.tenants.create(world.admin, "anna")
+    await world.registry.tenants.create(world.admin, "bert")
+    await source.refresh()
+    assert source.lag.spread().count == 1
+    assert source.lag.total == pytest.approx(0.2)

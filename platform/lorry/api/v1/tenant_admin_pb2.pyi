@@ -33,9 +33,13 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_PLATFORM_ADMIN: _Role.ValueType  # 1
     """Everything, for every tenant. Only for principals of the platform's own tenant."""
     ROLE_OWNER: _Role.ValueType  # 2
-    """Manages the tenant's adapters, and generates."""
+    """What an operator may, and manages the tenant's keys and users."""
     ROLE_MEMBER: _Role.ValueType  # 3
-    """Generates."""
+    """Generates, and nothing else."""
+    ROLE_VIEWER: _Role.ValueType  # 4
+    """Reads what is the tenant's: adapters, aliases, grants, pins, quotas, usage, audit. Does not generate."""
+    ROLE_OPERATOR: _Role.ValueType  # 5
+    """What a viewer may, manages the tenant's adapters and pins, ends sessions, and generates."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a key's principal may do."""
@@ -45,9 +49,13 @@ ROLE_UNSPECIFIED: Role.ValueType  # 0
 ROLE_PLATFORM_ADMIN: Role.ValueType  # 1
 """Everything, for every tenant. Only for principals of the platform's own tenant."""
 ROLE_OWNER: Role.ValueType  # 2
-"""Manages the tenant's adapters, and generates."""
+"""What an operator may, and manages the tenant's keys and users."""
 ROLE_MEMBER: Role.ValueType  # 3
-"""Generates."""
+"""Generates, and nothing else."""
+ROLE_VIEWER: Role.ValueType  # 4
+"""Reads what is the tenant's: adapters, aliases, grants, pins, quotas, usage, audit. Does not generate."""
+ROLE_OPERATOR: Role.ValueType  # 5
+"""What a viewer may, manages the tenant's adapters and pins, ends sessions, and generates."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _PinMode:
@@ -91,7 +99,7 @@ class _UsageDimensionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageD
     USAGE_DIMENSION_VERSION: _UsageDimension.ValueType  # 4
     """Number of the version."""
     USAGE_DIMENSION_KEY: _UsageDimension.ValueType  # 5
-    """API key's id."""
+    """API key's id, or `user/{id}` of who acted with a user token."""
     USAGE_DIMENSION_OUTCOME: _UsageDimension.ValueType  # 6
     """`OK`, or the reason of the error that ended it."""
 
@@ -109,7 +117,7 @@ USAGE_DIMENSION_MODEL: UsageDimension.ValueType  # 3
 USAGE_DIMENSION_VERSION: UsageDimension.ValueType  # 4
 """Number of the version."""
 USAGE_DIMENSION_KEY: UsageDimension.ValueType  # 5
-"""API key's id."""
+"""API key's id, or `user/{id}` of who acted with a user token."""
 USAGE_DIMENSION_OUTCOME: UsageDimension.ValueType  # 6
 """`OK`, or the reason of the error that ended it."""
 Global___UsageDimension: _TypeAlias = UsageDimension  # noqa: Y015
@@ -396,7 +404,7 @@ class CreateApiKeyRequest(_message.Message):
     parent: _builtins.str
     """`tenants/{t}`."""
     principal: _builtins.str
-    """A name within the tenant; made where it is new. Its role never changes."""
+    """A name within the tenant; made where it is new. Its role changes by UpdateUser alone."""
     role: Global___Role.ValueType
     """The principal's role."""
     request_id: _builtins.str
@@ -1537,7 +1545,7 @@ class AuditEvent(_message.Message):
     sequence: _builtins.int
     """Counts a tenant's events from 1, without a gap."""
     actor: _builtins.str
-    """Id of the key that did it, or `system`."""
+    """Id of the key that did it, or `user/{id}`, or `system`."""
     action: _builtins.str
     """As `key.revoke`."""
     subject: _builtins.str

@@ -27,8 +27,9 @@ if _version_not_supported:
 
 
 class TenantAdminServiceStub:
-    """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
+    """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A platform administrator may call
+    everything; a tenant's viewers may read what is its own, but for its keys; its operators set its pins, too; its owners
+    make, list, rotate and revoke its keys, too.
 
     A change is in every gateway's snapshot within a second as a rule.
     """
@@ -162,8 +163,9 @@ class TenantAdminServiceStub:
 
 
 class TenantAdminServiceServicer:
-    """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
+    """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A platform administrator may call
+    everything; a tenant's viewers may read what is its own, but for its keys; its operators set its pins, too; its owners
+    make, list, rotate and revoke its keys, too.
 
     A change is in every gateway's snapshot within a second as a rule.
     """
@@ -468,8 +470,9 @@ def add_TenantAdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TenantAdminService:
-    """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
+    """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A platform administrator may call
+    everything; a tenant's viewers may read what is its own, but for its keys; its operators set its pins, too; its owners
+    make, list, rotate and revoke its keys, too.
 
     A change is in every gateway's snapshot within a second as a rule.
     """

@@ -28,8 +28,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TenantAdminServiceStub:
-    """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
+    """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A platform administrator may call
+    everything; a tenant's viewers may read what is its own, but for its keys; its operators set its pins, too; its owners
+    make, list, rotate and revoke its keys, too.
 
     A change is in every gateway's snapshot within a second as a rule.
     """
@@ -89,8 +90,9 @@ class TenantAdminServiceStub:
 
 @_typing.type_check_only
 class TenantAdminServiceAsyncStub(TenantAdminServiceStub):
-    """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
+    """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A platform administrator may call
+    everything; a tenant's viewers may read what is its own, but for its keys; its operators set its pins, too; its owners
+    make, list, rotate and revoke its keys, too.
 
     A change is in every gateway's snapshot within a second as a rule.
     """
@@ -146,8 +148,9 @@ class TenantAdminServiceAsyncStub(TenantAdminServiceStub):
     """Goes through a tenant's chain of audit events and says whether it is whole."""
 
 class TenantAdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Authenticate with metadata `authorization: Bearer <api key>`. A platform administrator may call
-    everything; a tenant's owner may read what is its own, set its own pins, and make, rotate and revoke its own keys.
+    """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A platform administrator may call
+    everything; a tenant's viewers may read what is its own, but for its keys; its operators set its pins, too; its owners
+    make, list, rotate and revoke its keys, too.
 
     A change is in every gateway's snapshot within a second as a rule.
     """

@@ -15,7 +15,9 @@ def register(commands: Commands) -> None:
     actions = group(commands, "keys", "API keys")
     made = remote(actions, "create", "make a key; its text alone goes to standard output, this once", _create)
     made.add_argument("principal", help="whose key it is, a name within the tenant")
-    made.add_argument("--role", choices=("member", "owner", "admin"), default="member", help="(default: member)")
+    made.add_argument(
+        "--role", choices=("viewer", "member", "operator", "owner", "admin"), default="member", help="(default: member)"
+    )
     add_expires(made)
     remote(actions, "list", "a tenant's keys, without their text", _list)
     rotated = remote(actions, "rotate", "put a key in place of another, which ends after the overlap", _rotate)

@@ -7,8 +7,8 @@ import asyncio
 from pathlib import Path
 
 from lorry.cli.commands.parsing import Commands, home_of
-from lorry.cli.sizes import budget, count, fraction, part, port, seconds, size
-from lorry.config import HTTP_PORT, GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig
+from lorry.cli.sizes import budget, count, fraction, number, part, port, seconds, size
+from lorry.config import HTTP_PORT, WEB_PORT, GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig
 
 DTYPES = ("bfloat16", "float16", "float32")
 DERIVED = {
@@ -98,6 +98,19 @@ def _serve(commands: Commands) -> None:
     web.add_argument("--no-http", action="store_true", help="do not serve OpenAI's API")
     serve.add_argument("--ops-host", default=ops.host, help="where health and state are served (default: %(default)s)")
     serve.add_argument("--ops-port", type=port, default=ops.port, help="its port, 0 is any (default: %(default)s)")
+    serve.add_argument("--web-host", default=defaults.http_host, help="for the dashboards (default: %(default)s)")
+    pages = serve.add_mutually_exclusive_group()
+    pages.add_argument(
+        "--web-port", type=port, default=None, help=f"their port (default: {WEB_PORT}; any where --port is 0)"
+    )
+    pages.add_argument("--no-web", action="store_true", help="do not serve the dashboards")
+    serve.add_argument(
+        "--web-url", default="", metavar="URL", help="what browsers call them, where a proxy is in between"
+    )
+    tenants = "so many of the largest tenants have metrics of their own (default: %(default)s)"
+    serve.add_argument("--metrics-tenants", type=number, default=defaults.metrics_tenants, metavar="N", help=tenants)
+    adapters = "most names of adapters that /metrics/router lists (default: %(default)s, none)"
+    serve.add_argument("--router-adapters", type=number, default=ops.router_adapters, metavar="N", help=adapters)
     _transport(serve, defaults)
     _elsewhere(serve)
     serve.set_defaults(run=_run_serve)

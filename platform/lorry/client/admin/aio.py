@@ -18,10 +18,12 @@ from lorry.client.admin import (
     fleet,
     grants,
     keys,
+    prices,
     quotas,
     records,
     tenants,
     uploads,
+    users,
     versions,
 )
 from lorry.client.admin.push import Ask, Do, OnCheck, OnUpload, Progress, Push, Step, no_progress, no_upload
@@ -39,7 +41,7 @@ T = TypeVar("T")
 
 
 class AdminClient:
-    """Every call of AdapterAdminService, TenantAdminService and FleetService, for one event loop.
+    """Every call of AdapterAdminService, TenantAdminService, UserAdminService and FleetService, for one event loop.
 
     Raises leaves of ``lorry.errors``. Lists are iterators that ask for pages as they go. What may be done twice is
     tried again as ``retry`` says; what may not (a key that is made, a step back of an alias) never is. ``tls`` and
@@ -120,6 +122,17 @@ class AdminClient:
     export_usage = AsyncMessages(records.export_usage)
     list_audit_events = AsyncPages(records.list_audit_events)
     verify_audit = AsyncMethod(records.verify_audit)
+
+    create_user = AsyncMethod(users.create_user)
+    get_user = AsyncMethod(users.get_user)
+    list_users = AsyncPages(users.list_users)
+    update_user = AsyncMethod(users.update_user)
+    set_user_password = AsyncMethod(users.set_user_password)
+    list_sessions = AsyncPages(users.list_sessions)
+    end_session = AsyncMethod(users.end_session)
+
+    set_price = AsyncMethod(prices.set_price)
+    list_prices = AsyncPages(prices.list_prices)
 
     list_replicas = AsyncPages(fleet.list_replicas)
     get_replica = AsyncMethod(fleet.get_replica)

@@ -13,21 +13,28 @@ from lorry.errors import InvalidRequest
 
 ROLES: Mapping[str, pb.Role.ValueType] = {
     "owner": pb.ROLE_OWNER,
+    "operator": pb.ROLE_OPERATOR,
     "member": pb.ROLE_MEMBER,
+    "viewer": pb.ROLE_VIEWER,
     "admin": pb.ROLE_PLATFORM_ADMIN,
 }
+
+
+def role_of(name: str) -> pb.Role.ValueType:
+    """Raises InvalidRequest for what is not one of ``ROLES``."""
+    if name not in ROLES:
+        raise InvalidRequest.field("role", f"{name!r}; use one of {', '.join(ROLES)}")
+    return ROLES[name]
 
 
 def create_key(
     tenant: str, principal: str, role: str, *, expire_time: datetime | None = None
 ) -> Unary[pb.CreateApiKeyResponse]:
     """``role``: one of ``ROLES``. ``text`` of the answer is the key, told this once."""
-    if role not in ROLES:
-        raise InvalidRequest.field("role", f"{role!r}; use one of {', '.join(ROLES)}")
     request = pb.CreateApiKeyRequest(
         parent=tenant_name(tenant),
         principal=principal,
-        role=ROLES[role],
+        role=role_of(role),
         expire_time=timestamp("expire_time", expire_time),
     )
     return TENANTS.unary("CreateApiKey", request, pb.CreateApiKeyResponse, repeatable=False)
@@ -55,4 +62,4 @@ def revoke_key(name: str) -> Unary[pb.ApiKey]:
     return TENANTS.unary("RevokeApiKey", pb.RevokeApiKeyRequest(name=name), pb.ApiKey)
 
 
-__all__ = ["ROLES", "create_key", "list_keys", "revoke_key", "rotate_key"]
+__all__ = ["ROLES", "create_key", "list_keys", "revoke_key", "role_of", "rotate_key"]

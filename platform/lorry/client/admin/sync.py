@@ -20,10 +20,12 @@ from lorry.client.admin import (
     fleet,
     grants,
     keys,
+    prices,
     quotas,
     records,
     tenants,
     uploads,
+    users,
     versions,
 )
 from lorry.client.admin.aio import TIMEOUT_S, WATCH_S
@@ -114,6 +116,17 @@ class SyncAdminClient:
     export_usage = Messages(records.export_usage)
     list_audit_events = Pages(records.list_audit_events)
     verify_audit = Method(records.verify_audit)
+
+    create_user = Method(users.create_user)
+    get_user = Method(users.get_user)
+    list_users = Pages(users.list_users)
+    update_user = Method(users.update_user)
+    set_user_password = Method(users.set_user_password)
+    list_sessions = Pages(users.list_sessions)
+    end_session = Method(users.end_session)
+
+    set_price = Method(prices.set_price)
+    list_prices = Pages(prices.list_prices)
 
     list_replicas = Pages(fleet.list_replicas)
     get_replica = Method(fleet.get_replica)

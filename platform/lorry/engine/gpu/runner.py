@@ -41,6 +41,7 @@ from lorry.ids import BASE_SLOT, AdapterKey, PageId, SequenceId
 from lorry.layers.adapted import extra_rows
 from lorry.layers.extras import AdapterExtras
 from lorry.layers.sites import SITE_SLICES, Site
+from lorry.layers.slot_row import CHUNK_RANK
 from lorry.layers.spec import DecoderSpec
 from lorry.models.paged import Beside, PagedBatch, PagedDecoder
 from lorry.models.site_lora import Workspaces
@@ -81,6 +82,7 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         forms: Sequence[Form] = ALWAYS,
     ) -> None:
         super().__init__(device.adapters, device.decoder.spec.vocabulary, image, discard, clock)
+        self.rank_granule = CHUNK_RANK
         self._device = device
         self._decoder = device.decoder
         self._graphs = graphs

@@ -133,11 +133,12 @@ class OpenAiApp:
         read: Callable[[Mapping[str, Any], str], Wanted],
         form: Callable[[Wanted, Spellings | None], Form],
     ) -> None:
-        if self._generations.draining:
-            raise Draining("this gateway is going down; send the request again", retry_after_s=1.0)
-        await self._generations.admission.authenticate(exchange)  # before anything of the body is read
-        found = await exchange.read_json(self._config.max_message_bytes, self._config.http_receive_seconds)
-        wanted = read(found, exchange.request_id)
+        with self._generations.refusals():
+            if self._generations.draining:
+                raise Draining("this gateway is going down; send the request again", retry_after_s=1.0)
+            await self._generations.admission.authenticate(exchange)  # before anything of the body is read
+            found = await exchange.read_json(self._config.max_message_bytes, self._config.http_receive_seconds)
+            wanted = read(found, exchange.request_id)
         generation = self._generations.begin(wanted.message, exchange)
         spellings = Spellings(lambda ids: self._generations.admission.spell(generation.admitted, ids))
         written = form(wanted, spellings if wanted.logprobs else None)

@@ -13,12 +13,12 @@ from lorry.config import GatewayConfig
 from lorry.errors import InvalidRequest
 from lorry.gateway.counters import GatewayCounters
 from lorry.gateway.generations import Generations
-from lorry.gateway.guest import GuestServer, address_of, bind
 from lorry.gateway.http import errors
 from lorry.gateway.http.app import OpenAiApp, Ready
 from lorry.gateway.http.exchange import TRANSPORT, Receive, Scope, Send
 from lorry.gateway.models import Models
 from lorry.gateway.tls import ServerTls
+from lorry.guest import GuestServer, address_of, bind
 
 _BAD_HEAD = InvalidRequest.field("head", "not a valid HTTP request, or too large a head; send HTTP/1.1")
 

@@ -49,6 +49,11 @@ class EngineServiceStub:
                 request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateRequest.SerializeToString,
                 response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateResponse.FromString,
                 _registered_method=True)
+        self.GetMetrics = channel.unary_unary(
+                '/lorry.internal.v1.EngineService/GetMetrics',
+                request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsRequest.SerializeToString,
+                response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsResponse.FromString,
+                _registered_method=True)
         self.GetWhereabouts = channel.unary_unary(
                 '/lorry.internal.v1.EngineService/GetWhereabouts',
                 request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetWhereaboutsRequest.SerializeToString,
@@ -91,6 +96,13 @@ class EngineServiceServicer:
 
     def GetState(self, request, context):
         """Bounded state for tests, the demo and operators, as JSON.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMetrics(self, request, context):
+        """What this engine has counted since it started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,6 +153,11 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.GetState,
                     request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateRequest.FromString,
                     response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateResponse.SerializeToString,
+            ),
+            'GetMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMetrics,
+                    request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsRequest.FromString,
+                    response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsResponse.SerializeToString,
             ),
             'GetWhereabouts': grpc.unary_unary_rpc_method_handler(
                     servicer.GetWhereabouts,
@@ -244,6 +261,33 @@ class EngineService:
             '/lorry.internal.v1.EngineService/GetState',
             lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateRequest.SerializeToString,
             lorry_dot_internal_dot_v1_dot_engine__pb2.GetStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.internal.v1.EngineService/GetMetrics',
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsRequest.SerializeToString,
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class EngineServiceStub:
     """What this engine serves. UNAVAILABLE until it is warm."""
     GetState: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetStateRequest, _engine_pb2.GetStateResponse]
     """Bounded state for tests, the demo and operators, as JSON."""
+    GetMetrics: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetMetricsRequest, _engine_pb2.GetMetricsResponse]
+    """What this engine has counted since it started."""
     GetWhereabouts: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetWhereaboutsRequest, _engine_pb2.GetWhereaboutsResponse]
     """Where a version's bytes are now."""
     Preload: _grpc.UnaryUnaryMultiCallable[_engine_pb2.PreloadRequest, _engine_pb2.PreloadResponse]
@@ -59,6 +61,8 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """What this engine serves. UNAVAILABLE until it is warm."""
     GetState: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetStateRequest, _engine_pb2.GetStateResponse]  # type: ignore[assignment]
     """Bounded state for tests, the demo and operators, as JSON."""
+    GetMetrics: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetMetricsRequest, _engine_pb2.GetMetricsResponse]  # type: ignore[assignment]
+    """What this engine has counted since it started."""
     GetWhereabouts: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetWhereaboutsRequest, _engine_pb2.GetWhereaboutsResponse]  # type: ignore[assignment]
     """Where a version's bytes are now."""
     Preload: _aio.UnaryUnaryMultiCallable[_engine_pb2.PreloadRequest, _engine_pb2.PreloadResponse]  # type: ignore[assignment]
@@ -94,6 +98,14 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.GetStateResponse, _abc.Awaitable[_engine_pb2.GetStateResponse]]:
         """Bounded state for tests, the demo and operators, as JSON."""
+
+    @_abc_1.abstractmethod
+    def GetMetrics(
+        self,
+        request: _engine_pb2.GetMetricsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.GetMetricsResponse, _abc.Awaitable[_engine_pb2.GetMetricsResponse]]:
+        """What this engine has counted since it started."""
 
     @_abc_1.abstractmethod
     def GetWhereabouts(

@@ -19,13 +19,14 @@ from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, TenantId
 from lorry.registry import audit, changes
 from lorry.registry.adapters import content, repository
 from lorry.registry.adapters.service import adapter_etag
-from lorry.registry.authz import Caller, Role, VerifiedTenantId, require_owner, verify_tenant
+from lorry.registry.authz import Caller, Role, VerifiedTenantId, verify_tenant
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import Adapter
 from lorry.registry.entries import VersionState
 from lorry.registry.etags import check_etag
 from lorry.registry.names import AdapterName
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 
 RETAIN = timedelta(days=30)
@@ -63,7 +64,7 @@ class Replicas(Protocol):
 
 
 class LifecycleService:
-    """Raises RoleTooLow below owner, and ResourceNotFound for what is not there or not the caller's to see."""
+    """Raises RoleTooLow by ``rights``, and ResourceNotFound for what is not there or not the caller's to see."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class LifecycleService:
 
     async def delete(self, caller: Caller, name: AdapterName, etag: str = "") -> Adapter:
         """Idempotent: the first deletion's times stay."""
-        require_owner(caller, "delete adapters")
+        require(caller, "delete adapters")
         async with self._database.write() as session:
             tenant, row = await self._open(session, caller, name, etag)
             if row.deleted_at is None:
@@ -90,7 +91,7 @@ class LifecycleService:
 
     async def undelete(self, caller: Caller, name: AdapterName, etag: str = "") -> Adapter:
         """Raises FailedPrecondition for one that is not deleted, or whose purge has begun."""
-        require_owner(caller, "undelete adapters")
+        require(caller, "undelete adapters")
         async with self._database.write() as session:
             tenant, row = await self._open(session, caller, name, etag)
             if row.deleted_at is None:
@@ -108,7 +109,7 @@ class LifecycleService:
         Raises FailedPrecondition for one that is not deleted, and Unavailable where the object store or an engine does
         not answer.
         """
-        require_owner(caller, "purge adapters")
+        require(caller, "purge adapters")
         async with self._database.write() as session:
             tenant, row = await self._open(session, caller, name, etag)
             if row.deleted_at is None:

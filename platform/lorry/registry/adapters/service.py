@@ -7,7 +7,7 @@ from collections.abc import Collection
 from lorry.errors import InvalidRequest
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository
-from lorry.registry.authz import Caller, require_owner
+from lorry.registry.authz import Caller
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.conflicts import unique
 from lorry.registry.db.engine import Database
@@ -17,11 +17,12 @@ from lorry.registry.grants import repository as grants
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import DISPLAY_NAME_MAX, AdapterName, check_part, check_text
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 
 
 class AdapterService:
-    """Raises RoleTooLow below owner, and ResourceNotFound for what is not there or not the caller's to see."""
+    """Raises RoleTooLow by ``rights``, and ResourceNotFound for what is not there or not the caller's to see."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -30,7 +31,7 @@ class AdapterService:
         self, caller: Caller, tenant_name: str, name: str, display_name: str = "", request_id: str = ""
     ) -> Adapter:
         """Also grants it to its own tenant. Raises AlreadyExists."""
-        require_owner(caller, "create adapters")
+        require(caller, "create adapters")
         check_part("adapter_id", name)
         check_text("display_name", display_name, DISPLAY_NAME_MAX)
         key = RequestKey.of(caller, "CreateAdapter", request_id, tenant_name, name, display_name)
@@ -47,7 +48,7 @@ class AdapterService:
             return row
 
     async def get(self, caller: Caller, name: AdapterName) -> Adapter:
-        require_owner(caller, "read adapters")
+        require(caller, "read adapters")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             return await repository.open_adapter(session, tenant, name.adapter, deleted=True)
@@ -56,7 +57,7 @@ class AdapterService:
         self, caller: Caller, tenant_name: str, page: PageRequest, *, deleted: bool = False
     ) -> Page[Adapter]:
         """``deleted``: with those."""
-        require_owner(caller, "list adapters")
+        require(caller, "list adapters")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             rows = await repository.list_adapters(session, tenant, page, deleted=deleted)
@@ -66,7 +67,7 @@ class AdapterService:
         self, caller: Caller, name: AdapterName, fields: Collection[str], *, display_name: str = "", etag: str = ""
     ) -> Adapter:
         """Sets ``display_name`` where ``fields`` names it. Raises StaleEtag."""
-        require_owner(caller, "change adapters")
+        require(caller, "change adapters")
         unknown = sorted(set(fields) - {"display_name"})
         if unknown or not fields:
             raise InvalidRequest.field("update_mask", f"{unknown} cannot be set; use display_name")

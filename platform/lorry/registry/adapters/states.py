@@ -9,7 +9,7 @@ from lorry.errors import FailedPrecondition
 from lorry.ids import AdapterDigest, AdapterScope
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository
-from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_owner
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.base import utcnow
 from lorry.registry.db.engine import Database
@@ -17,27 +17,30 @@ from lorry.registry.db.tables import AdapterVersion
 from lorry.registry.entries import VersionState
 from lorry.registry.names import AdapterName, check_text
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 
 REASON_MAX = 1000
 
 
 class VersionStates:
-    """Raises RoleTooLow below owner, and ResourceNotFound for what is not there or not the caller's to see."""
+    """Raises RoleTooLow by ``rights``, and ResourceNotFound for what is not there or not the caller's to see."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get(self, caller: Caller, name: AdapterName) -> AdapterVersion:
-        require_owner(caller, "read versions")
+        require(caller, "read versions")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             return await find(session, tenant, name)
 
-    async def servable(self, caller: Caller, name: AdapterName) -> tuple[AdapterRef, str]:
-        """A READY or DEPRECATED version as engines know it, and its base's digest. Raises AdapterQuarantined,
-        VersionNotReady, or FailedPrecondition for a deleted adapter."""
-        require_owner(caller, "place versions")
+    async def servable(
+        self, caller: Caller, name: AdapterName, action: str = "place versions"
+    ) -> tuple[AdapterRef, str]:
+        """A READY or DEPRECATED version as engines know it, and its base's digest, to who may do ``action``. Raises
+        AdapterQuarantined, VersionNotReady, or FailedPrecondition for a deleted adapter."""
+        require(caller, action)
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             row = await find(session, tenant, name)
@@ -48,7 +51,7 @@ class VersionStates:
             return ref, row.base.base_sha256
 
     async def list(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AdapterVersion]:
-        require_owner(caller, "list versions")
+        require(caller, "list versions")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             adapter = await repository.open_adapter(session, tenant, name.adapter, deleted=True)
@@ -57,7 +60,7 @@ class VersionStates:
 
     async def quarantine(self, caller: Caller, name: AdapterName, reason: str) -> AdapterVersion:
         """Idempotent: the first reason stays. Raises FailedPrecondition for a REJECTED version."""
-        require_owner(caller, "quarantine versions")
+        require(caller, "quarantine versions")
         check_text("reason", reason, REASON_MAX)
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
@@ -72,7 +75,7 @@ class VersionStates:
 
     async def deprecate(self, caller: Caller, name: AdapterName, reason: str) -> AdapterVersion:
         """Idempotent: the first reason stays. Raises FailedPrecondition for a version that is not READY."""
-        require_owner(caller, "deprecate versions")
+        require(caller, "deprecate versions")
         check_text("reason", reason, REASON_MAX)
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)

@@ -27,7 +27,7 @@ from lorry.registry.adapters.candidates import BaseFacts, Candidate, Validator
 from lorry.registry.adapters.states import REASON_MAX, VersionStates, find
 from lorry.registry.adapters.uploads import UploadLimits, Uploads, UploadState
 from lorry.registry.adapters.watching import Attempt, Attempts, Examined, Made
-from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_owner
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.bases import repository as bases
 from lorry.registry.bases.service import check_sha256
 from lorry.registry.changes import Change, Kind
@@ -37,6 +37,7 @@ from lorry.registry.db.tables import AdapterVersion, BaseModel
 from lorry.registry.entries import VersionState
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import AdapterName
+from lorry.registry.rights import require
 from lorry.registry.s3uris import check_import
 from lorry.registry.tenants.repository import open_tenant
 
@@ -68,7 +69,7 @@ class _Place:
 
 
 class VersionService(VersionStates):
-    """Raises RoleTooLow below owner, and ResourceNotFound for what is not there or not the caller's to see."""
+    """Raises RoleTooLow by ``rights``, and ResourceNotFound for what is not there or not the caller's to see."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class VersionService(VersionStates):
 
     async def create_upload(self, caller: Caller, name: AdapterName, request_id: str = "") -> UploadState:
         """A repeated ``request_id`` is answered the same upload while it is open; the registry keeps nothing of it."""
-        require_owner(caller, "upload adapters")
+        require(caller, "upload adapters")
         key = RequestKey.of(caller, "CreateUpload", request_id, name.bare)
         tenant, adapter_id = await self._adapter(caller, name)
         if not request_id:
@@ -106,7 +107,7 @@ class VersionService(VersionStates):
             ) from None
 
     async def get_upload(self, caller: Caller, name: AdapterName, upload_id: str) -> UploadState:
-        require_owner(caller, "upload adapters")
+        require(caller, "upload adapters")
         tenant, adapter_id = await self._adapter(caller, name)
         return await self._uploads.get(tenant, adapter_id, upload_id)
 
@@ -114,7 +115,7 @@ class VersionService(VersionStates):
         self, caller: Caller, name: AdapterName, upload_id: str, file: str, offset: int, data: bytes, sha256: str
     ) -> int:
         """As ``Uploads.put``."""
-        require_owner(caller, "upload adapters")
+        require(caller, "upload adapters")
         tenant, adapter_id = await self._adapter(caller, name)
         return await self._uploads.put(tenant, adapter_id, upload_id, file, offset, data, sha256)
 
@@ -133,7 +134,7 @@ class VersionService(VersionStates):
         where ``expected_sha256`` differs, and ObjectStoreUnavailable: then nothing was recorded, and the
         upload is still there.
         """
-        require_owner(caller, "create versions")
+        require(caller, "create versions")
         key = RequestKey.of(caller, "CreateAdapterVersion", request_id, name.bare, upload_id, base, expected_sha256)
         place = await self._place(caller, name, base)
         return await self._create(caller, key, place, name, upload_id, expected_sha256)
@@ -148,7 +149,7 @@ class VersionService(VersionStates):
         request_id: str = "",
     ) -> AdapterVersion:
         """As ``create``, of the files under an ``s3://`` address within the tenant's import prefixes."""
-        require_owner(caller, "create versions")
+        require(caller, "create versions")
         key = RequestKey.of(caller, "CreateAdapterVersion", request_id, name.bare, uri, base, expected_sha256)
         place = await self._place(caller, name, base)
         if (known := await self._replayed(key, place.tenant, name)) is not None:
@@ -160,7 +161,7 @@ class VersionService(VersionStates):
         self, caller: Caller, name: AdapterName, uri: str, base: str, expected_sha256: str = ""
     ) -> tuple[Candidate, BaseModel]:
         """As ``examine``, of the files under an ``s3://`` address."""
-        require_owner(caller, "create versions")
+        require(caller, "create versions")
         place = await self._place(caller, name, base)
         async with self._imported(place, uri) as upload_id:
             return await self.examine(caller, name, upload_id, base, expected_sha256)
@@ -212,7 +213,7 @@ class VersionService(VersionStates):
         self, caller: Caller, name: AdapterName, upload_id: str, base: str, expected_sha256: str = ""
     ) -> tuple[Candidate, BaseModel]:
         """``create`` without making anything (``validate_only``). Raises AdapterRefused."""
-        require_owner(caller, "create versions")
+        require(caller, "create versions")
         place = await self._place(caller, name, base)
         async with self._uploads.sealed(place.tenant, place.adapter_id, upload_id) as folder:
             if folder is None:
@@ -231,7 +232,7 @@ class VersionService(VersionStates):
         """The checks of the call of ``create`` or ``examine`` on this upload that runs or is the next, or of the one
         that has just made a version of it, each as it becomes known; then what it made, or its error. Inside the block
         nothing is missed."""
-        require_owner(caller, "read versions")
+        require(caller, "read versions")
         tenant, adapter_id = await self._adapter(caller, name)
         upload = _attempt_of(tenant, adapter_id, upload_id)
 

@@ -17,7 +17,7 @@ from lorry.registry import audit, changes
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.aliases import repository
 from lorry.registry.aliases.repository import Target
-from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_owner
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import Adapter, AliasRevision
@@ -25,6 +25,7 @@ from lorry.registry.etags import check_etag, etag_of
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import AdapterName, check_part
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 
 PERMILLE_MAX = 999
@@ -53,7 +54,7 @@ _Changed = Callable[[AsyncSession, _Place], Awaitable[AliasRevision]]
 
 
 class AliasService:
-    """Answers the alias's newest revision. Raises RoleTooLow below owner, ResourceNotFound for what is not there or not
+    """Answers the alias's newest revision. Raises RoleTooLow, ResourceNotFound for what is not there or not
     the caller's to see, StaleEtag where an ``etag`` that was given is not the current one, FailedPrecondition for a
     change in a deleted adapter.
 
@@ -67,7 +68,7 @@ class AliasService:
         self._database = database
 
     async def get(self, caller: Caller, name: AdapterName) -> AliasRevision:
-        require_owner(caller, "read aliases")
+        require(caller, "read aliases")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             adapter = await adapters.open_adapter(session, tenant, name.adapter)
@@ -78,7 +79,7 @@ class AliasService:
 
     async def list(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AliasRevision]:
         """By name, without deleted ones."""
-        require_owner(caller, "list aliases")
+        require(caller, "list aliases")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             adapter = await adapters.open_adapter(session, tenant, name.adapter)
@@ -86,7 +87,7 @@ class AliasService:
 
     async def revisions(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[AliasRevision]:
         """Newest first; a deleted alias has them too."""
-        require_owner(caller, "list aliases")
+        require(caller, "list aliases")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, name.tenant)
             adapter = await adapters.open_adapter(session, tenant, name.adapter)
@@ -100,7 +101,7 @@ class AliasService:
     ) -> AliasRevision:
         """Points the alias at a version, making it where it is not there, and ends a canary. No change where it does so
         already. Raises AlreadyExists for the etag ``new`` where it is there."""
-        require_owner(caller, "set aliases")
+        require(caller, "set aliases")
         check_part("alias_id", name.alias)
         key = RequestKey.of(caller, "SetAlias", request_id, str(name), number, etag)
 
@@ -123,7 +124,7 @@ class AliasService:
     ) -> AliasRevision:
         """Gives ``permille`` thousandths (1 to 999) of the alias's requests to version ``number``, in place of any
         other canary. No change where it is so already. Raises FailedPrecondition for what the alias points at."""
-        require_owner(caller, "set canaries")
+        require(caller, "set canaries")
         if not 0 < permille <= PERMILLE_MAX:
             raise InvalidRequest.field(
                 "permille", f"{permille} is out of range; use 1 to {PERMILLE_MAX}, PromoteCanary for all of them"
@@ -150,7 +151,7 @@ class AliasService:
 
     async def promote(self, caller: Caller, name: AdapterName, etag: str = "", request_id: str = "") -> AliasRevision:
         """The canary becomes what the alias points at. Raises FailedPrecondition without one."""
-        require_owner(caller, "promote canaries")
+        require(caller, "promote canaries")
         key = RequestKey.of(caller, "PromoteCanary", request_id, str(name), etag)
 
         async def change(session: AsyncSession, place: _Place) -> AliasRevision:
@@ -167,7 +168,7 @@ class AliasService:
         """Ends the canary; without one, points the alias at what it pointed at before (see the module). Raises
         FailedPrecondition where it pointed at nothing before, AdapterQuarantined or VersionNotReady where that version
         is not to be served any more."""
-        require_owner(caller, "roll aliases back")
+        require(caller, "roll aliases back")
         key = RequestKey.of(caller, "RollbackAlias", request_id, str(name), etag)
 
         async def change(session: AsyncSession, place: _Place) -> AliasRevision:
@@ -187,7 +188,7 @@ class AliasService:
 
     async def delete(self, caller: Caller, name: AdapterName, etag: str = "", request_id: str = "") -> AliasRevision:
         """Takes the alias away, and its canary with it. It may be set again, and counts on."""
-        require_owner(caller, "delete aliases")
+        require(caller, "delete aliases")
         key = RequestKey.of(caller, "DeleteAlias", request_id, str(name), etag)
 
         async def change(session: AsyncSession, place: _Place) -> AliasRevision:

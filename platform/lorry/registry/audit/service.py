@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from lorry.errors import InvalidRequest
 from lorry.registry.audit import repository
 from lorry.registry.audit.chain import GENESIS, Break, Event, Walk
-from lorry.registry.authz import Caller, VerifiedTenantId, require_owner
+from lorry.registry.authz import Caller, VerifiedTenantId
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import AuditEvent
 from lorry.registry.paging import Page, PageRequest, bad_token
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 
 PAGE = 1000
@@ -34,7 +35,7 @@ class Verification:
 
 
 class AuditService:
-    """A tenant's owner reads its own, a platform administrator all. Raises RoleTooLow below owner, and ResourceNotFound
+    """A tenant's readers read its own, a platform administrator all. Raises RoleTooLow, and ResourceNotFound
     for a tenant that is not there or not the caller's to see."""
 
     def __init__(self, database: Database) -> None:
@@ -42,7 +43,7 @@ class AuditService:
 
     async def list(self, caller: Caller, tenant_name: str, page: PageRequest) -> Page[AuditEvent]:
         """Newest first; those outside the chain, which are older than it, after all others."""
-        require_owner(caller, "read audit events")
+        require(caller, "read audit events")
         sequence, row_id = _position(page.after)
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
@@ -58,7 +59,7 @@ class AuditService:
     ) -> Verification:
         """Goes through the whole chain, a page at a time, while others may append. ``known_hash`` was noted when
         ``known_sequence`` was the newest: the chain must still contain it."""
-        require_owner(caller, "verify audit events")
+        require(caller, "verify audit events")
         if known_hash and not _SHA256.fullmatch(known_hash):
             raise InvalidRequest.field("known_hash", f"{known_hash[:80]!r} is not 64 lower-case hex digits")
         if bool(known_hash) != bool(known_sequence) or not 0 <= known_sequence < 1 << 63:

@@ -9,7 +9,7 @@ from typing import Any
 from lorry.errors import InvalidRequest
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import audit, changes
-from lorry.registry.authz import Caller, not_visible, require_admin
+from lorry.registry.authz import Caller, not_visible
 from lorry.registry.bases import repository
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.conflicts import unique
@@ -18,6 +18,7 @@ from lorry.registry.db.tables import BaseModel
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import check_part
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 
 CONFIG_BYTES = 256 << 10
 
@@ -39,7 +40,7 @@ class BaseService:
         request_id: str = "",
     ) -> BaseModel:
         """``context_tokens`` 0 is the config's. Raises InvalidRequest, UnsupportedBase, AlreadyExists."""
-        require_admin(caller, "register base models")
+        require(caller, "register base models")
         check_part("base_model_id", name)
         check_sha256("base_sha256", base_sha256)
         check_sha256("tokenizer_sha256", tokenizer_sha256)

@@ -9,11 +9,12 @@ from enum import StrEnum
 
 from lorry.errors import FailedPrecondition
 from lorry.registry import audit
-from lorry.registry.authz import Caller, not_visible, require_admin
+from lorry.registry.authz import Caller, not_visible
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import ReplicaState
 from lorry.registry.fleet import repository
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 
 VISIBLE = timedelta(hours=1)
 """A replica that was not seen for so long is not listed; after a day it is forgotten."""
@@ -67,13 +68,13 @@ class FleetService:
             return row.drain
 
     async def list(self, caller: Caller, page: PageRequest) -> Page[ReplicaState]:
-        require_admin(caller, "list replicas")
+        require(caller, "list replicas")
         async with self._database.read() as session:
             rows = await repository.seen_since(session, self._now() - VISIBLE, page)
             return page.page(rows, lambda row: row.name)
 
     async def get(self, caller: Caller, name: str) -> ReplicaState:
-        require_admin(caller, "read replicas")
+        require(caller, "read replicas")
         async with self._database.read() as session:
             row = await repository.find(session, name)
             if row is None or row.seen_at < self._now() - VISIBLE:
@@ -82,7 +83,7 @@ class FleetService:
 
     async def drain(self, caller: Caller, name: str, wanted: bool) -> ReplicaState:
         """The gateway finds out with its next report. Idempotent. Raises FailedPrecondition for an engine."""
-        require_admin(caller, "drain replicas")
+        require(caller, "drain replicas")
         async with self._database.write() as session:
             row = await repository.find(session, name)
             if row is None or row.seen_at < self._now() - VISIBLE:

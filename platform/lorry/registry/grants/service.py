@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from lorry.errors import InvalidRequest
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository as adapters
-from lorry.registry.authz import Caller, not_visible, require_admin, require_owner
+from lorry.registry.authz import Caller, not_visible
 from lorry.registry.bases import repository as bases
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.base import utcnow
@@ -19,6 +19,7 @@ from lorry.registry.grants import repository
 from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import AdapterName, BaseName, parse_model
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 
 
@@ -30,8 +31,8 @@ class PinMode(StrEnum):
 
 
 class GrantService:
-    """Grants are given and ended by the platform's administrators; an owner reads its own and sets its pins.
-    Raises RoleTooLow, and ResourceNotFound for what is not there or not the caller's to see."""
+    """Grants are given and ended by the platform's administrators; a tenant's readers read its own, its
+    operators set its pins. Raises RoleTooLow, and ResourceNotFound for what is not there or not the caller's to see."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,7 +40,7 @@ class GrantService:
     async def create(self, caller: Caller, tenant_name: str, resource: str, request_id: str = "") -> Grant:
         """``resource`` is ``models/{base}`` or a bare adapter name. An active grant is answered as it is, and so is for
         a repeated ``request_id`` the one that it was answered, which may have been revoked since."""
-        require_admin(caller, "give grants")
+        require(caller, "give grants")
         key = RequestKey.of(caller, "CreateGrant", request_id, tenant_name, resource)
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
@@ -65,7 +66,7 @@ class GrantService:
 
     async def revoke(self, caller: Caller, tenant_name: str, grant_id: str) -> Grant:
         """Idempotent: the first revocation's time stays."""
-        require_admin(caller, "revoke grants")
+        require(caller, "revoke grants")
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             row = await repository.find(session, tenant, grant_id)
@@ -78,7 +79,7 @@ class GrantService:
             return row
 
     async def list(self, caller: Caller, tenant_name: str, page: PageRequest) -> Page[Grant]:
-        require_owner(caller, "list grants")
+        require(caller, "list grants")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             return page.page(await repository.list_newest_first(session, tenant, page), lambda row: row.id)
@@ -88,7 +89,7 @@ class GrantService:
     ) -> Pin:
         """In place of any other on the same adapter; an equal one is answered as it is. Needs an active grant on the
         adapter, and a READY or DEPRECATED version."""
-        require_owner(caller, "set pins")
+        require(caller, "set pins")
         assert version.version is not None
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
@@ -110,14 +111,14 @@ class GrantService:
 
     async def list_pins(self, caller: Caller, tenant_name: str, page: PageRequest) -> Page[Pin]:
         """By adapter, each with it and its tenant. A pin stays without its grant, and is in force again with it."""
-        require_owner(caller, "list pins")
+        require(caller, "list pins")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             return page.page(await repository.list_pins(session, tenant, page), repository.pin_key)
 
     async def clear_pin(self, caller: Caller, tenant_name: str, name: AdapterName) -> None:
         """Idempotent."""
-        require_owner(caller, "clear pins")
+        require(caller, "clear pins")
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             adapter = await adapters.find_by_name(session, name.tenant, name.adapter)

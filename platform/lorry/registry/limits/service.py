@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository as adapters
-from lorry.registry.authz import Caller, VerifiedTenantId, not_visible, require_admin, require_owner
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.base import new_id
 from lorry.registry.db.conflicts import unique
@@ -25,6 +25,7 @@ from lorry.registry.limits import repository
 from lorry.registry.limits.bounds import LimitValues
 from lorry.registry.names import AdapterName
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 
 
@@ -44,8 +45,8 @@ def quota_etag(row: Quota) -> str:
 
 
 class QuotaService:
-    """Quotas are set and taken away by the platform's administrators; an owner reads its own. ``clock``: Unix seconds.
-    Raises RoleTooLow, and ResourceNotFound for what is not there or not the caller's to see."""
+    """Quotas are set and taken away by the platform's administrators; a tenant's readers read its own.
+    ``clock``: Unix seconds. Raises RoleTooLow, and ResourceNotFound for what is not there or not the caller's."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -59,7 +60,7 @@ class QuotaService:
 
         Raises InvalidRequest for limits out of bounds, AlreadyExists and StaleEtag as ``check_etag``.
         """
-        require_admin(caller, "set quotas")
+        require(caller, "set quotas")
         limits.check()
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
@@ -89,7 +90,7 @@ class QuotaService:
 
     async def list(self, caller: Caller, tenant_name: str, page: PageRequest) -> Page[QuotaView]:
         """With what is used of this month's tokens. A quota stays without its grant, and is in force again with it."""
-        require_owner(caller, "list quotas")
+        require(caller, "list quotas")
         month = month_of(self._clock())
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
@@ -101,7 +102,7 @@ class QuotaService:
 
     async def delete(self, caller: Caller, tenant_name: str, quota_id: str, etag: str = "") -> None:
         """Idempotent. What was used this month is counted again from the ledger where a new one limits it."""
-        require_admin(caller, "delete quotas")
+        require(caller, "delete quotas")
         async with self._database.write() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             row = await repository.lock(session, tenant, quota_id)

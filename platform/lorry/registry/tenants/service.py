@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.errors import FailedPrecondition, InvalidRequest
 from lorry.registry import audit, changes
-from lorry.registry.authz import Caller, Role, VerifiedTenantId, not_visible, require_admin, require_owner
+from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.base import utcnow
 from lorry.registry.db.conflicts import unique
@@ -20,11 +20,10 @@ from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.keys import Peppers
 from lorry.registry.names import DISPLAY_NAME_MAX, check_part, check_text
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 from lorry.registry.s3uris import check_prefixes
 from lorry.registry.tenants import repository
-
-PLATFORM_TENANT = "platform"
-"""The tenant of the platform's administrators, made at first start."""
+from lorry.registry.tenants.roles import PLATFORM_TENANT, check_role
 
 UPDATABLE = ("display_name", "suspended", "import_prefixes")
 OVERLAP_MAX = timedelta(days=30)
@@ -43,7 +42,7 @@ class TenantService:
 
     async def create(self, caller: Caller, name: str, display_name: str = "", request_id: str = "") -> Tenant:
         """Raises AlreadyExists."""
-        require_admin(caller, "create tenants")
+        require(caller, "create tenants")
         check_part("tenant_id", name)
         check_text("display_name", display_name, DISPLAY_NAME_MAX)
         key = RequestKey.of(caller, "CreateTenant", request_id, name, display_name)
@@ -63,7 +62,7 @@ class TenantService:
             return (await repository.open_tenant(session, caller, name))[0]
 
     async def list(self, caller: Caller, page: PageRequest) -> Page[Tenant]:
-        require_admin(caller, "list tenants")
+        require(caller, "list tenants")
         async with self._database.read() as session:
             return page.page(await repository.list_tenants(session, page), lambda row: row.name)
 
@@ -80,7 +79,7 @@ class TenantService:
     ) -> Tenant:
         """Sets those of ``display_name``, ``suspended`` and ``import_prefixes`` that ``fields`` names. Raises StaleEtag
         where ``etag`` is given and not the current one."""
-        require_admin(caller, "change tenants")
+        require(caller, "change tenants")
         unknown = sorted(set(fields) - set(UPDATABLE))
         if unknown or not fields:
             raise InvalidRequest.field("update_mask", f"{unknown} cannot be set; use {', '.join(UPDATABLE)}")
@@ -123,15 +122,9 @@ class KeyService:
     ) -> tuple[ApiKey, str]:
         """The row and the key's text, which is kept nowhere, so it is "" where ``request_id`` repeats a request. A role
         above the caller's own is RoleTooLow."""
-        require_owner(caller, "create API keys")
-        if role == Role.PLATFORM_ADMIN:
-            require_admin(caller, "make platform administrators")
+        require(caller, "create API keys")
         check_part("principal", principal)
-        if (role == Role.PLATFORM_ADMIN) != (tenant_name == PLATFORM_TENANT) or role not in set(Role):
-            raise InvalidRequest.field(
-                "role", f"{role!r} is not one for tenant {tenant_name!r}; use owner or member, platform_admin for "
-                f"{PLATFORM_TENANT!r} alone"
-            )  # fmt: skip
+        check_role(caller, tenant_name, role)
         request = RequestKey.of(caller, "CreateApiKey", request_id, tenant_name, principal, role, _in_words(expires_at))
         async with self._database.write() as session:
             _, tenant = await repository.open_tenant(session, caller, tenant_name)
@@ -143,7 +136,8 @@ class KeyService:
                 owner = await repository.insert_principal(session, tenant, principal, role)
             elif owner.role != role:
                 raise InvalidRequest.field(
-                    "role", f"principal {principal!r} is {owner.role!r} and stays so; use that, or another principal"
+                    "role",
+                    f"principal {principal!r} is {owner.role!r} and stays so here; use that, or another principal",
                 )
             key = self._peppers.new_key()
             row = await repository.insert_key(session, tenant, owner, key, expires_at)
@@ -166,7 +160,7 @@ class KeyService:
         30 days) or when it would have by itself, whichever is earlier. Without an overlap it is revoked, so that no
         gateway's clock that is behind lets it live on. Raises FailedPrecondition for a key that is revoked or expired.
         """
-        require_owner(caller, "rotate API keys")
+        require(caller, "rotate API keys")
         if not timedelta(0) <= overlap <= OVERLAP_MAX:
             raise InvalidRequest.field("overlap", f"{overlap} is out of range; use 0 to {OVERLAP_MAX.days} days")
         request = RequestKey.of(
@@ -198,14 +192,14 @@ class KeyService:
 
     async def list(self, caller: Caller, tenant_name: str, page: PageRequest) -> Page[ApiKey]:
         """Those that ended too."""
-        require_owner(caller, "list API keys")
+        require(caller, "list API keys")
         async with self._database.read() as session:
             _, tenant = await repository.open_tenant(session, caller, tenant_name)
             return page.page(await repository.list_keys(session, tenant, page), lambda row: row.id)
 
     async def revoke(self, caller: Caller, tenant_name: str, key_id: str) -> ApiKey:
         """Idempotent: the first revocation's time stays."""
-        require_owner(caller, "revoke API keys")
+        require(caller, "revoke API keys")
         async with self._database.write() as session:
             _, tenant = await repository.open_tenant(session, caller, tenant_name)
             row = await repository.lock_key(session, tenant, key_id)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 
-from lorry.registry.authz import Caller, require_owner
+from lorry.registry.authz import Caller
 from lorry.registry.db.engine import Database
 from lorry.registry.paging import Page, PageRequest
+from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
 from lorry.registry.usage import export, repository, sums_repository
 from lorry.registry.usage.export import Format
@@ -18,7 +19,7 @@ PAGE = 1000
 
 
 class UsageReports:
-    """A tenant's owner reads its own, a platform administrator all. Raises RoleTooLow below owner, and ResourceNotFound
+    """A tenant's readers read its own, a platform administrator all. Raises RoleTooLow, and ResourceNotFound
     for a tenant that is not there or not the caller's to see."""
 
     def __init__(self, database: Database) -> None:
@@ -35,7 +36,7 @@ class UsageReports:
         page_token: str = "",
     ) -> Page[UsageSum]:
         """Sums over the hours from that of ``start`` to the one before that of ``end``. Raises InvalidRequest."""
-        require_owner(caller, "read usage")
+        require(caller, "read usage")
         query = Query.of(start, end, dimensions, PageRequest.of(page_size, "").size, page_token)
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
@@ -49,7 +50,7 @@ class UsageReports:
         """The file in pieces of whole lines, at least one, be it empty; rows by the time they ended. A row that reaches
         the ledger while it runs is in it only if the export has not come to its time. Each page is read in a
         transaction of its own, so a reader may take its time."""
-        require_owner(caller, "export usage")
+        require(caller, "export usage")
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
         first, after = [export.header(form)], None

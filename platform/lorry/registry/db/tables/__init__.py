@@ -2,11 +2,13 @@
 
 | kind | tables | may change |
 |---|---|---|
-| identity | tenant, principal, api_key | suspended, import_prefixes; expires_at, revoked_at |
+| identity | tenant, principal, api_key | suspended, import_prefixes; role; expires_at, revoked_at |
+| accounts | login, web_session, login_throttle | a login's password, disabled; a session's end; a throttle anything |
 | weights | base_model, adapter, adapter_version, adapter_file | an adapter's deletion; a version's state alone |
 | names | alias, alias_revision, rollout | alias.revision; a rollout's end; revisions are immutable |
 | rights | grant, pin | grant.revoked_at; a pin is replaced or deleted |
 | limits | quota, quota_period, quota_lease | limits; sums of leases that ended; leases |
+| prices | price | what a day's price is |
 | logs | change_log, usage_event, audit_event, idempotency | nothing |
 | sums | usage_rollup, key_use, audit_head | derived from the logs, in the transaction that appends to them |
 | observations | replica_state, residency | anything; never authority |
@@ -15,6 +17,7 @@
 
 from __future__ import annotations
 
+from lorry.registry.db.tables.accounts import Login, LoginThrottle, WebSession
 from lorry.registry.db.tables.fleet import ReplicaState, Residency
 from lorry.registry.db.tables.identity import ApiKey, KeyUse, Principal, Tenant
 from lorry.registry.db.tables.limits import Quota, QuotaLease, QuotaPeriod
@@ -28,6 +31,7 @@ from lorry.registry.db.tables.logs import (
     UsageRollup,
 )
 from lorry.registry.db.tables.names import Alias, AliasRevision, Rollout
+from lorry.registry.db.tables.prices import Price
 from lorry.registry.db.tables.rights import Grant, Pin
 from lorry.registry.db.tables.weights import Adapter, AdapterFileRow, AdapterVersion, BaseModel
 
@@ -45,7 +49,10 @@ __all__ = [
     "Grant",
     "Idempotency",
     "KeyUse",
+    "Login",
+    "LoginThrottle",
     "Pin",
+    "Price",
     "Principal",
     "Quota",
     "QuotaLease",
@@ -57,4 +64,5 @@ __all__ = [
     "Tenant",
     "UsageEvent",
     "UsageRollup",
+    "WebSession",
 ]

@@ -26,7 +26,7 @@ class Principal(Model):
     __tablename__ = "principal"
     __table_args__ = (
         UniqueConstraint("tenant_id", "name"),
-        CheckConstraint("role IN ('platform_admin', 'owner', 'member')", name="role"),
+        CheckConstraint("role IN ('platform_admin', 'owner', 'operator', 'member', 'viewer')", name="role"),
     )
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from lorry.gateway.guest import bind
+from lorry.guest import bind
 
 
 async def test_what_is_written_leaves_at_once() -> None:

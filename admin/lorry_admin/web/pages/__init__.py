@@ -1,0 +1,1 @@
+"""A module a page, or a few that belong together. Each has a ``router``."""
