@@ -43,6 +43,7 @@ from lorry.engine.contract import EngineInfo
 from lorry.engine.settings import Choice
 from lorry.engine.supervise import EngineSupervisor
 from lorry.errors import LorryError, Unavailable
+from lorry.gateway.ending import ended
 from lorry.gateway.ledger import LedgerDrain
 from lorry.gateway.limits import Limits as QuotaLimits
 from lorry.gateway.metrics import MetricPages, Target
@@ -323,13 +324,7 @@ class Platform:
             self._say(f"usage stays in the spool: {error.message}")
 
     async def _background(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-
-        async def end() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        self._stack.push_async_callback(end)
+        self._stack.push_async_callback(ended, asyncio.create_task(work))
 
     async def _validate(self, folder: Path, base: BaseFacts, on_check: Callable[[Check], None]) -> ValidationReport:
         """The folder of the base is there for the one that is served here."""

@@ -25,6 +25,7 @@ from lorry.errors import Draining, Unavailable
 from lorry.gateway.admission import Admission
 from lorry.gateway.calls import Calls
 from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.ending import ended
 from lorry.gateway.generations import Generations
 from lorry.gateway.http.app import Ready
 from lorry.gateway.http.server import HttpServer
@@ -132,9 +133,7 @@ class GatewayServer:
             wait.cancel()
         left = 0.0 if self._hurry.is_set() else max(0.0, until - loop.time())
         await asyncio.gather(self._server.stop(left), *([] if self.http is None else [self.http.stop(left)]))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(*self._tasks)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property

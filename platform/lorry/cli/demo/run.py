@@ -27,7 +27,7 @@ from lorry.cli.homes import Home, HomeLock
 from lorry.cli.model import prepare_smollm2, rich_progress
 from lorry.cli.platform import Platform, Settings
 from lorry.client.admin import AdminClient
-from lorry.config import GatewayConfig, SchedulerConfig
+from lorry.config import WEB_PORT, GatewayConfig, SchedulerConfig
 from lorry.engine.contract import EngineInfo
 from lorry.errors import InternalError, ResourceNotFound
 
@@ -203,12 +203,15 @@ def _closing_words(console: Console, home: Home, made: Made, seconds: float) -> 
     tenant, key = next(iter(made.keys.items()))
     model = next(v.adapter for v in made.versions if v.adapter.startswith(f"tenants/{tenant}/"))
     port = GatewayConfig().port
+    logins = "\n".join(f"    {user}   {password}" for user, password in made.passwords.items())
     console.print(
         f"""
 Done in {seconds:.0f} s; everything that was started has been stopped. The same as JSON: {home.root / "demo.json"}
 
 Keep it running, with these tenants and adapters:
     make serve ARGS=--demo
+See it on http://127.0.0.1:{WEB_PORT}, with what was just asked and what it cost, as a tenant or as its operator:
+{logins}
 Call it from another shell:
     export LORRY_API_KEY={key}
     .venv/bin/lorry generate --model {model} "What is the capital of France?"

@@ -10,6 +10,10 @@ from typing import Any
 from lorry.cli.demo.scenario import BASE, BASE_MODEL, TENANTS
 from lorry.client.admin import AdminClient
 from lorry.engine.contract import EngineInfo
+from lorry.registry.tenants.roles import PLATFORM_TENANT
+
+PROMPT, CACHED_PROMPT, OUTPUT = "0.10", "0.02", "0.40"
+"""Prices of a million tokens, in euros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +30,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """``keys`` by tenant's name; ``spare`` is the (name, text) of a key to be revoked."""
+    """``keys`` by tenant's name, ``passwords`` by user's; ``spare`` is the (name, text) of a key to be revoked."""
 
     keys: dict[str, str] = field(repr=False)
+    passwords: dict[str, str] = field(repr=False)
     spare: tuple[str, str] = field(repr=False)
     versions: tuple[Registered, ...]
 
@@ -45,6 +50,7 @@ async def fill(admin: AdminClient, examples: Path, say: Callable[[str], None]) -
         await admin.create_tenant(tenant.name, tenant.display_name)
         keys[tenant.name] = (await admin.create_key(tenant.name, "developer", "owner")).text
         await admin.grant(tenant.name, BASE_MODEL)
+        await admin.set_price(tenant.name, "EUR", prompt=PROMPT, cached_prompt=CACHED_PROMPT, output=OUTPUT)
         for name in tenant.adapters:
             await admin.create_adapter(tenant.name, name)
             version = await admin.push(tenant.adapter(name), examples / name, BASE_MODEL)
@@ -58,9 +64,14 @@ async def fill(admin: AdminClient, examples: Path, say: Callable[[str], None]) -
                     len(version.checks),
                 )
             )
+            await admin.set_alias(tenant.adapter(name), "prod", version.version)
             say(f"registered {version.name}  rank {version.rank}  sha256 {version.sha256[:12]}")
     spare = await admin.create_key(TENANTS[0].name, "former-developer", "member")
-    return Made(keys, (spare.api_key.name, spare.text), tuple(versions))
+    passwords: dict[str, str] = {}
+    for name, user, role in ((TENANTS[0].name, "owner", "owner"), (PLATFORM_TENANT, "admin", "admin")):
+        made = await admin.create_user(name, user, role)
+        passwords[f"{user}@{name}"] = made.password
+    return Made(keys, passwords, (spare.api_key.name, spare.text), tuple(versions))
 
 
 __all__ = ["Made", "Registered", "fill", "register_base"]
