@@ -38,8 +38,9 @@ class Access:
 
     def _known(self, key: str) -> bool:
         """Whether the snapshot that is there would let it in. Raises Unauthenticated for what cannot be a key."""
-        snapshot, now = self._source.current(), time.time()
+        now = time.time()
         try:
+            snapshot = self._source.current()
             snapshot.authenticate(key, now)
         except Unauthenticated:
             if key_id_of(key) is None and read_token(snapshot.peppers, key, now) is None:

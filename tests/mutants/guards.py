@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     accounts,
     client,
+    copies,
     device,
     files,
     forms,
@@ -21,6 +22,7 @@ from tests.mutants import (
     names,
     paged,
     records,
+    security,
     tenancy,
     texts,
     web,
@@ -49,6 +51,8 @@ GUARDS: tuple[Guard, ...] = (
     *hotpath.GUARDS,
     *metrics.GUARDS,
     *web.GUARDS,
+    *copies.GUARDS,
+    *security.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

@@ -189,9 +189,9 @@ GUARDS = (
     ),
     Guard(
         "a_load_is_of_one_moment",
-        f"{REGISTRY}/source.py",
-        '                await session.connection(execution_options={"isolation_level": "REPEATABLE READ"})\n',
-        "                pass\n",
+        f"{REGISTRY}/db/engine.py",
+        'engine.execution_options(isolation_level="REPEATABLE READ")',
+        "engine",
         (f"{SOURCE}::test_a_full_load_is_of_one_moment",),
     ),
 )

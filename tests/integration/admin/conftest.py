@@ -163,6 +163,7 @@ async def platform(url: str, tmp_path: Path) -> AsyncIterator[Platform]:
     assert start.admin_key is not None
     registry = Registry(start.url, start.peppers, CHEAP)
     source = registry.snapshots()
+    await source.start()
     store = SwitchedStore(DirectoryStore(tmp_path / "objects"))
     gate = Gate()
     versions = registry.versions(store, gate.validate, tmp_path / "spool", LIMITS)

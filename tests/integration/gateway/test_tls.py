@@ -17,10 +17,10 @@ import grpc.aio
 import httpx2 as httpx
 import pytest
 
+from lorry import guest
 from lorry.client import AsyncClient, Retry, Tls
 from lorry.config import TlsConfig
 from lorry.errors import LorryError, Unavailable
-from lorry.gateway import guest
 from tests.integration.gateway.web import CHAT, address, chat, chunks, headers
 from tests.integration.gateway.world import PIRATE, World, until, world
 from tests.support.certificates import Certificates, make_certificates

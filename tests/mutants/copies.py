@@ -1,0 +1,100 @@
+"""Guards of copies of equal bytes: each adapter has its own, and nobody sees another's."""
+
+from __future__ import annotations
+
+from tests.mutants.guard import Guard
+
+LORRY = "platform/lorry"
+SCOPES = "tests/unit/adapters/test_tier_scopes.py"
+LOST = "tests/unit/scheduler/test_lost_slots.py"
+VERSIONS = "tests/unit/scheduler/test_versions.py::test_equal_bytes_of_another_adapter_are_nothing_to_it"
+LIFECYCLE = "tests/integration/admin/test_lifecycle.py::test_equal_bytes_of_another_tenant_stay_and_nobody_is_told"
+
+GUARDS = (
+    Guard(
+        "a_key_has_its_scope",
+        f"{LORRY}/adapters/manifest.py",
+        "return AdapterKey(self.digest, self.scope)",
+        'return AdapterKey(self.digest, AdapterScope(""))',
+        (f"{SCOPES}::test_each_is_fetched_for_itself_and_dropped_for_itself",),
+    ),
+    Guard(
+        "a_folder_has_its_scope",
+        f"{LORRY}/adapters/disk.py",
+        'f"{key.digest}.{key.scope}"',
+        'f"{key.digest}.a_own"',
+        (f"{SCOPES}::test_a_damaged_folder_is_one_adapters",),
+    ),
+    Guard(
+        "older_folders_are_swept_away",
+        f"{LORRY}/adapters/disk.py",
+        "elif _OLDER.fullmatch(entry.name):",
+        "elif False:",
+        (f"{SCOPES}::test_a_folder_of_a_release_without_scopes_is_swept_away",),
+    ),
+    Guard(
+        "a_scope_is_an_id",
+        f"{LORRY}/adapters/disk.py",
+        "if not re.fullmatch(_SCOPE, ref.scope):",
+        "if False:",
+        (f"{SCOPES}::test_a_scope_that_is_no_id_is_refused",),
+    ),
+    Guard(
+        "a_version_on_the_wire_has_a_scope",
+        f"{LORRY}/engine/transport_codec.py",
+        "if not message.scope:",
+        "if False:",
+        ("tests/unit/engine_contract/test_codec.py::test_a_version_without_a_scope_is_refused",),
+    ),
+    Guard(
+        "a_row_ran_on_its_own_copy",
+        f"{LORRY}/scheduler/running.py",
+        "or ran != adapter:",
+        "or (ran and ran.digest) != (adapter and adapter.digest):",
+        (f"{LOST}::test_a_row_that_ran_on_another_adapters_copy_of_the_same_bytes_is_not_answered",),
+    ),
+    Guard(
+        "a_count_is_of_one_copy",
+        f"{LORRY}/scheduler/versions.py",
+        "sum(entry.adapter == adapter for",
+        "sum(entry.adapter is not None and entry.adapter.digest == adapter.digest for",
+        (VERSIONS,),
+    ),
+    Guard(
+        "prefixes_know_the_copy",
+        f"{LORRY}/scheduler/prefixes.py",
+        "self._key_of(entry.adapter,",
+        "self._key_of(entry.adapter and entry.adapter._replace(scope=''),",
+        (VERSIONS,),
+    ),
+    Guard(
+        "texts_are_fetched_for_each",
+        f"{LORRY}/gateway/texts.py",
+        "self._fetched((ref.scope, ",
+        'self._fetched((AdapterScope(""), ',
+        ("tests/unit/gateway/test_texts.py::test_one_fetch_for_all_who_ask_and_of_text_files_alone",),
+    ),
+    Guard(
+        "texts_are_loaded_for_each",
+        f"{LORRY}/text/worker.py",
+        '{"scope": text.scope, "sha256"',
+        '{"scope": "", "sha256"',
+        ("tests/unit/text/test_worker.py::test_an_equal_text_side_of_another_adapter_is_loaded_for_itself",),
+    ),
+    Guard(
+        "a_purge_beside_others_asks_the_store_as_often",
+        f"{LORRY}/registry/adapters/lifecycle.py",
+        "{_BESIDE if shared else ''}",
+        "",
+        (LIFECYCLE,),
+    ),
+    Guard(
+        "a_purge_is_of_its_own_copy",
+        f"{LORRY}/registry/adapters/lifecycle.py",
+        "AdapterScope(row.id)",
+        'AdapterScope("a_all")',
+        (LIFECYCLE,),
+    ),
+)
+
+__all__ = ["GUARDS"]
