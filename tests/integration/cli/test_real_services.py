@@ -16,8 +16,9 @@ from tests.integration.admin.conftest import Platform, platform, with_base
 from tests.integration.cli.conftest import Said, Terminal
 from tests.support.recorder import Pipe
 from tests.unit.adapters import craft
+from tests.unit.registry.conftest import postgres_template, postgres_url, sqlite_template, url
 
-__all__ = ["platform", "with_base"]
+__all__ = ["platform", "postgres_template", "postgres_url", "sqlite_template", "url", "with_base"]
 PIRATE = "tenants/acme/adapters/pirate"
 Run = Callable[..., Coroutine[Any, Any, Said]]
 
