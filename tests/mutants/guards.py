@@ -22,6 +22,7 @@ from tests.mutants import (
     names,
     paged,
     records,
+    repeats,
     security,
     tenancy,
     texts,
@@ -53,6 +54,7 @@ GUARDS: tuple[Guard, ...] = (
     *web.GUARDS,
     *copies.GUARDS,
     *security.GUARDS,
+    *repeats.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
 from lorry.api.v1 import fleet_pb2 as fleet_pb
 from lorry.api.v1 import tenant_admin_pb2 as pb
+from lorry.api.v1 import user_admin_pb2 as user_pb
 from lorry.errors import InvalidRequest
 from tests.integration.admin.conftest import BASE_SHA256, TOKENIZER_SHA256, Client, Platform
 from tests.unit.adapters.craft import BASE_CONFIG, tensors, write_adapter
@@ -37,6 +38,11 @@ WITHOUT = {
     "EvictAdapterVersion": "no row; what is gone stays gone",
     "DrainReplica": "a state of what it names",
     "UndrainReplica": "a state of what it names",
+    "CreateUser": "ALREADY_EXISTS the second time: the password that was made is told once, so nobody could repeat it",
+    "UpdateUser": "sets fields to values",
+    "SetUserPassword": "the last one holds; one that was made is told once",
+    "EndSession": "a state of what it names",
+    "SetPrice": "one price for a day, set to what it says",
 }
 """Changes that have no ``request_id``, and why a second one of them is as good as one."""
 
@@ -46,7 +52,9 @@ HEAD = f"{JSON}@head"
 
 def methods() -> dict[str, Any]:
     """Every method of the services of administrators, by name."""
-    services = [service for file in (pb, adapter_pb, fleet_pb) for service in file.DESCRIPTOR.services_by_name.values()]
+    services = [
+        service for file in (pb, adapter_pb, fleet_pb, user_pb) for service in file.DESCRIPTOR.services_by_name.values()
+    ]
     return {method.name: method for service in services for method in service.methods}
 
 
@@ -55,7 +63,7 @@ def test_every_change_takes_a_request_id_or_needs_none() -> None:
     changes = {name for name in methods() if not name.startswith(READS)}
     assert takes | set(WITHOUT) == changes
     assert not takes & set(WITHOUT)
-    assert {name for name in changes if name.startswith(("Create", "Rotate"))} <= takes
+    assert {name for name in changes if name.startswith(("Create", "Rotate"))} <= takes | {"CreateUser"}
     assert takes == set(REQUESTS), "each is tried below"
 
 
