@@ -233,7 +233,7 @@ def _errors() -> str:
         "## Errors\n\n"
         "The status message says what is wrong and what to do. `google.rpc.ErrorInfo` in the status details has the "
         "reason below (domain `lorry`), `BadRequest` the fields that are at fault, `RetryInfo` when to try again. The "
-        "HTTP status is the one that the HTTP API will use; there is no HTTP API yet.\n\n"
+        "HTTP status is the one that [OpenAI's API](http.md) answers.\n\n"
         + _table(("reason", "gRPC status", "HTTP status"), rows)
         + "\n## Fields that are not served yet\n\n"
         f"Set, they answer `UNIMPLEMENTED` with the field's name; they are never ignored: {unserved}.\n\n"
@@ -310,12 +310,18 @@ def _sentence(text: str, parser: argparse.ArgumentParser) -> str:
 def _arguments(parser: argparse.ArgumentParser, flags: Collection[str]) -> str:
     """A table of the positional arguments and of those flags."""
     rows = [
-        (f"`{_usage(action)}`", _cell((action.help or "") % {**vars(action), "prog": parser.prog}))
+        (_names(action), _cell((action.help or "") % {**vars(action), "prog": parser.prog}))
         for action in parser._actions
         if not isinstance(action, argparse._HelpAction)
         and (not action.option_strings or action.option_strings[-1] in flags)
     ]
     return f"{_table(('argument', ''), rows)}\n" if rows else ""
+
+
+def _names(action: argparse.Action) -> str:
+    """As it is shown, then its other long names."""
+    others = [flag for flag in action.option_strings[:-1] if flag.startswith("--")]
+    return ", ".join(f"`{name}`" for name in (_usage(action), *others))
 
 
 def _usage(action: argparse.Action) -> str:

@@ -54,7 +54,8 @@ class GuestServer(uvicorn.Server):
         """uvicorn's looks ten times a second whether it is to end."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._leaving.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

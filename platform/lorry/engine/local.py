@@ -122,7 +122,8 @@ class LocalEngine(EngineClient):
         ``limit_s`` seconds. ``close`` ends the rest."""
         self._draining = True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
 
     async def _told(self, answer: Future[T]) -> T:
         try:

@@ -200,7 +200,8 @@ class GatewayServer:
     async def _watch_engines(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._engines_changed.wait(), _HEALTH_S)
+                async with asyncio.timeout(_HEALTH_S):
+                    await self._engines_changed.wait()
             self._engines_changed.clear()
             try:
                 await self._report_engines()

@@ -126,7 +126,8 @@ class SnapshotSource:
                 if self.stood_still():  # what was answered may have been asked before that
                     pause = 0.0
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
 
     async def refresh(self) -> Snapshot:
         """Brings the snapshot up to the registry's epoch as of now, and answers it. Raises Unavailable where the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import ssl
 import subprocess
@@ -114,12 +115,18 @@ def test_bad_files(
         error = error.__cause__
 
 
-def test_unreadable_files_are_named(config: TlsConfig, tmp_path: Path) -> None:
-    if os.getuid() == 0:
-        pytest.skip("root reads every file")
+def test_unreadable_files_are_named(config: TlsConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is for anyone but root, who reads every file."""
     mine = tmp_path / "key.pem"
     mine.write_bytes(config.key.read_bytes())
-    mine.chmod(0)
+    opened = Path.open
+
+    def refused(path: Path, *how: Any) -> Any:
+        if path == mine:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *how)
+
+    monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(InvalidRequest, match=r"--tls-key.*Permission denied"):
         ServerTls(replace(config, key=mine))
 

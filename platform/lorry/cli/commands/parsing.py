@@ -51,7 +51,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="TLS by these authorities, PEM; or --tls-ca (default: LORRY_TLS_CA, the profile's)",
+        help="TLS by these authorities, PEM (default: LORRY_TLS_CA, the profile's)",
     )
     parser.add_argument(
         *("--client-cert", "--cert"),
@@ -59,7 +59,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="the client's own certificate for mTLS, PEM; or --client-cert (default: LORRY_CLIENT_CERT, the profile's)",
+        help="the client's own certificate for mTLS, PEM (default: LORRY_CLIENT_CERT, the profile's)",
     )
     parser.add_argument(
         *("--client-key", "--cert-key"),
@@ -67,7 +67,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="its private key, PEM; or --client-key (default: LORRY_CLIENT_KEY, the profile's)",
+        help="its private key, PEM (default: LORRY_CLIENT_KEY, the profile's)",
     )
 
 

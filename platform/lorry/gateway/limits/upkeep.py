@@ -104,7 +104,8 @@ class TokenUpkeep:
         """Until cancelled, whatever one round meets."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.0, self._renewed_at + RENEW_S - self._clock()))
+                async with asyncio.timeout(max(0.0, self._renewed_at + RENEW_S - self._clock())):
+                    await self._wake.wait()
             await self.round(self._clock() >= self._renewed_at + RENEW_S)
             await asyncio.sleep(_BETWEEN_S)
 

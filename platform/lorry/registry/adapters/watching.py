@@ -132,7 +132,8 @@ class Attempts:
             if self._closed:
                 raise Draining("this server is going down; watch again by the version's name", retry_after_s=1.0)
             try:
-                await asyncio.wait_for(changed.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await changed.wait()
             except TimeoutError:
                 if not found.running:
                     await still_there()
