@@ -26,6 +26,7 @@ from tests.mutants import (
     security,
     tenancy,
     texts,
+    transport,
     web,
 )
 from tests.mutants.guard import Guard
@@ -55,6 +56,7 @@ GUARDS: tuple[Guard, ...] = (
     *copies.GUARDS,
     *security.GUARDS,
     *repeats.GUARDS,
+    *transport.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]
