@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lorry.errors import Unavailable
 
@@ -63,6 +64,37 @@ class GuestServer(uvicorn.Server):
         yield
 
 
+class LimitedProtocol(H11Protocol):
+    """A connection. One that sends no whole head within ``head_seconds``, or comes when there are ``most``, is closed.
+    Derive from it to set both."""
+
+    most: int
+    head_seconds: float
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._head_by: float | None = None
+        if len(self.connections) > self.most:
+            transport.abort()
+        else:
+            self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_head()
+        else:
+            self._head_by = None
+
+    def _await_head(self) -> None:
+        """A part of a head buys no more time for the rest of it."""
+        if self._head_by is None:
+            self._head_by = self.loop.time() + self.head_seconds
+        if not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_at(self._head_by, self.timeout_keep_alive_handler)
+
+
 def bind(host: str, port: int, what: str, flag: str) -> socket.socket:
     """A listening socket; port 0 is any free one. Raises Unavailable naming ``what`` and the ``flag`` that chooses
     another."""
@@ -82,4 +114,4 @@ def address_of(listening: socket.socket, secure: bool = False) -> str:
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-__all__ = ["GuestServer", "address_of", "bind"]
+__all__ = ["GuestServer", "LimitedProtocol", "address_of", "bind"]

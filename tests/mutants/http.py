@@ -67,15 +67,15 @@ GUARDS = (
     ),
     Guard(
         "a_part_of_a_head_buys_no_time",
-        f"{HTTP}/server.py",
+        "platform/lorry/guest.py",
         "        if self._head_by is None:\n",
         "        if True:\n",
         (f"{WIRE}::test_a_head_that_does_not_come_ends_the_connection[drips]",),
     ),
     Guard(
         "connections_of_http_are_bounded",
-        f"{HTTP}/server.py",
-        "        if len(self.connections) > self.limits.http_connections:\n",
+        "platform/lorry/guest.py",
+        "        if len(self.connections) > self.most:\n",
         "        if False:\n",
         (f"{WIRE}::test_more_connections_than_there_may_be_are_closed",),
     ),

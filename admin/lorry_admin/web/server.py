@@ -7,40 +7,9 @@ import ssl
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lorry.guest import GuestServer, address_of, bind
+from lorry.guest import GuestServer, LimitedProtocol, address_of, bind
 from lorry_admin.web.app import Web
-
-
-class _Protocol(H11Protocol):
-    """A connection. One that sends no whole head in time, or comes when there are too many, is closed."""
-
-    most = 0
-    head_seconds = 0.0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
-        self._head_by: float | None = None
-        if len(self.connections) > self.most:
-            transport.abort()
-        else:
-            self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
-            self._await_head()
-        else:
-            self._head_by = None
-
-    def _await_head(self) -> None:
-        """A part of a head buys no more time for the rest of it."""
-        if self._head_by is None:
-            self._head_by = self.loop.time() + self.head_seconds
-        if not self.transport.is_closing():
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_at(self._head_by, self.timeout_keep_alive_handler)
 
 
 class WebServer:
@@ -61,7 +30,7 @@ class WebServer:
             server_header=False,
             lifespan="off",
             ws="none",
-            http=type("_Limited", (_Protocol,), limits),
+            http=type("_Limited", (LimitedProtocol,), limits),
             proxy_headers=trusted is not None,
             forwarded_allow_ips=trusted,
             timeout_keep_alive=config.keep_alive_seconds,

@@ -7,7 +7,6 @@ from typing import Any
 
 import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lorry.config import GatewayConfig
 from lorry.errors import InvalidRequest
@@ -18,21 +17,16 @@ from lorry.gateway.http.app import OpenAiApp, Ready
 from lorry.gateway.http.exchange import TRANSPORT, Receive, Scope, Send
 from lorry.gateway.models import Models
 from lorry.gateway.tls import ServerTls
-from lorry.guest import GuestServer, address_of, bind
+from lorry.guest import GuestServer, LimitedProtocol, address_of, bind
 
 _BAD_HEAD = InvalidRequest.field("head", "not a valid HTTP request, or too large a head; send HTTP/1.1")
 
 
-class _Protocol(H11Protocol):
-    """A connection. One that sends no whole head in time, or comes when there are too many, is closed."""
-
-    limits: GatewayConfig
+class _Protocol(LimitedProtocol):
+    """Tells the app its transport."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if len(self.connections) > self.limits.http_connections:
-            transport.abort()
-            return
         inner: Any = self.app
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,15 +34,6 @@ class _Protocol(H11Protocol):
             await inner(scope, receive, send)
 
         self.app = app
-        self._head_by: float | None = None
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
-            self._await_head()
-        else:
-            self._head_by = None
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
@@ -73,14 +58,6 @@ class _Protocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _await_head(self) -> None:
-        """A part of a head buys no more time for the rest of it."""
-        if self._head_by is None:
-            self._head_by = self.loop.time() + self.limits.http_receive_seconds
-        if not self.transport.is_closing():
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_at(self._head_by, self.timeout_keep_alive_handler)
-
 
 class HttpServer:
     """Bound when it is made; ``start``, then ``stop``, on one event loop."""
@@ -99,6 +76,7 @@ class HttpServer:
         """``tls`` None: plain. Raises Unavailable where the port cannot be bound."""
         self._socket = bind(config.http_host, port, "http port", "--http-port")
         self._app = OpenAiApp(generations, models, counters, config, ready, stall_seconds)
+        limits = {"most": config.http_connections, "head_seconds": config.http_receive_seconds}
         options = uvicorn.Config(
             self._app,
             log_config=None,
@@ -106,7 +84,7 @@ class HttpServer:
             server_header=False,
             lifespan="off",
             ws="none",
-            http=type("_Limited", (_Protocol,), {"limits": config}),
+            http=type("_Limited", (_Protocol,), limits),
             timeout_keep_alive=config.http_keep_alive_seconds,  # type: ignore[arg-type]  # a timer's, any number does
             h11_max_incomplete_event_size=config.http_head_bytes,
         )
