@@ -57,6 +57,8 @@ class Load:
     stall_seconds: float = 5.0
     clients: int = 1
     """Processes that share the streams."""
+    bare: bool = True
+    """They read from sockets; else with grpc's client, which takes as much processor time as the gateway."""
 
     @property
     def tokens(self) -> int:
@@ -84,7 +86,7 @@ async def phase(here: World, load: Load, name: str, progress: Progress) -> dict[
     pace = Pace(load.rate, step_ms=1000 // load.rate) if name.endswith("lockstep") else Pace(load.rate)
     every = requests(here, load, name, load.streams, load.spread_s)
     begin = time.monotonic() + _LEAD_S
-    job = Job(here.direct if direct else here.address, here.http, begin, pace.seed, load.tokens, False, ())
+    job = Job(here.direct if direct else here.address, here.http, begin, pace.seed, load.tokens, False, load.bare, ())
     await here.engine.ask()
     before = {child.name: child.cpu_seconds() for child in (here.engine, here.gateway)}
     stop = asyncio.Event()
@@ -94,7 +96,7 @@ async def phase(here: World, load: Load, name: str, progress: Progress) -> dict[
     slow = None
     lazy = requests(here, load, f"{name}-lazy", load.stalled, 0.0)
     if beside:
-        stalled = Job(here.address, here.http, begin, STALLED_PACE.seed, STALLED_TOKENS, True, ())
+        stalled = Job(here.address, here.http, begin, STALLED_PACE.seed, STALLED_TOKENS, True, False, ())
         slow = await readers(stalled, lazy)
     watch = asyncio.create_task(clock(progress, name, begin, load))
     cpu = 0.0
@@ -257,6 +259,7 @@ def main() -> None:
     parser.add_argument("--stalled", type=int, default=default.stalled)
     parser.add_argument("--stall-seconds", type=float, default=default.stall_seconds)
     parser.add_argument("--clients", type=int, default=default.clients, help="processes that read")
+    parser.add_argument("--grpc-client", action="store_true", help="read with grpc's own client, not from bare sockets")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=list(PHASES), help="ratios are to the first")
     options = parser.parse_args()
@@ -267,6 +270,7 @@ def main() -> None:
         stalled=options.stalled,
         stall_seconds=options.stall_seconds,
         clients=options.clients,
+        bare=not options.grpc_client,
     )
     with tempfile.TemporaryDirectory() as scratch, Progress(transient=True) as progress:
         result = asyncio.run(measure(load, options.rounds, progress, Path(scratch), options.phases))

@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from load_wire import Stream, read_all
 
 from lorry.api.status import error_from_rpc
 from lorry.api.v1 import generate_pb2 as pb
@@ -47,6 +48,8 @@ class Job:
     seed: int
     tokens: int
     stalled: bool
+    bare: bool
+    """Streams are read by ``load_wire``, not by grpc's client."""
     requests: Sequence[Request]
 
     @classmethod
@@ -171,8 +174,37 @@ def read_rest(one: Request, made: socket.socket) -> Reply:
     return reply
 
 
+def read_bare(job: Job) -> list[Reply]:
+    streams = [
+        Stream(
+            [
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":path", METHOD),
+                (":authority", "lorry"),
+                ("te", "trailers"),
+                ("content-type", "application/grpc"),
+                ("authorization", f"Bearer {one.key}"),
+            ],
+            message_of(job, one).SerializeToString(),
+            job.begin + one.at,
+        )
+        for one in job.requests
+    ]
+    read_all(job.address, streams, -(-len(streams) // CONNECTION_STREAMS))
+    replies = []
+    for one, stream in zip(job.requests, streams, strict=True):
+        reply = Reply(one.request_id, error="" if stream.status == 0 else f"status {stream.status}: {stream.told}")
+        for at, raw in stream.came:
+            reply.take(at, raw)
+        replies.append(reply)
+    return replies
+
+
 async def run(job: Job) -> list[Reply]:
     goes_on = asyncio.Event()
+    if job.bare and not job.stalled:
+        return read_bare(job)
     opened = channels(job)
     if not job.stalled:
         goes_on.set()

@@ -18,6 +18,7 @@ from lorry.config import StoreConfig
 from lorry.engine.supervise import Phase
 from tests.e2e.calls import read_stream
 from tests.e2e.world import BASE, CONTEXT, THE_BASE, Tracer, ask, fill, running, settings
+from tests.support.waiting import until
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -65,6 +66,7 @@ async def test_every_stream_ends_unavailable_and_the_next_engine_serves(tracer_b
         health = health_pb2_grpc.HealthStub(world.channel)
         for service in ("", "lorry.api.v1.GenerateService"):
             await _says(health, service, NOT_SERVING)
+        await until(lambda: world.platform.engine.state()["last_exit_status"] is not None)  # its stream may end sooner
         assert world.platform.engine.state()["last_exit_status"] == -signal.SIGKILL
         nobody = await world.stream("lorry_nonsense", ask(BASE))
         assert nobody.code is grpc.StatusCode.UNAUTHENTICATED

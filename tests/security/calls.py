@@ -13,9 +13,11 @@ from lorry.api.v1 import adapter_admin_pb2 as a
 from lorry.api.v1 import fleet_pb2 as f
 from lorry.api.v1 import generate_pb2 as g
 from lorry.api.v1 import tenant_admin_pb2 as t
+from lorry.api.v1 import user_admin_pb2 as u
 from tests.security.world import METHODS, Names
 
 MEMBER, OWNER, ADMIN = "member", "owner", "admin"
+PASSWORD = "correct horse battery"
 EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
@@ -52,6 +54,10 @@ def _base(n: Names) -> t.CreateBaseModelRequest:
     return t.CreateBaseModelRequest(
         base_model_id="other", base_sha256="1" * 64, tokenizer_sha256="2" * 64, config_json="{}"
     )
+
+
+def _update_user(n: Names) -> u.UpdateUserRequest:
+    return u.UpdateUserRequest(user=u.User(name=n.user, disabled=True), update_mask=FieldMask(paths=["disabled"]))
 
 
 _OF: dict[str, dict[str, Call]] = {
@@ -118,6 +124,19 @@ _OF: dict[str, dict[str, Call]] = {
         "ExportUsage": Call(OWNER, lambda n: t.ExportUsageRequest(parent=n.tenant)),
         "ListAuditEvents": Call(OWNER, lambda n: t.ListAuditEventsRequest(parent=n.tenant)),
         "VerifyAudit": Call(OWNER, lambda n: t.VerifyAuditRequest(parent=n.tenant)),
+    },
+    "UserAdminService": {
+        "CreateUser": Call(
+            OWNER, lambda n: u.CreateUserRequest(parent=n.tenant, user_id="new", role=t.ROLE_MEMBER, password=PASSWORD)
+        ),
+        "GetUser": Call(OWNER, lambda n: u.GetUserRequest(name=n.user)),
+        "ListUsers": Call(OWNER, lambda n: u.ListUsersRequest(parent=n.tenant)),
+        "UpdateUser": Call(OWNER, _update_user),
+        "SetUserPassword": Call(OWNER, lambda n: u.SetUserPasswordRequest(name=n.user, password=PASSWORD)),
+        "ListSessions": Call(OWNER, lambda n: u.ListSessionsRequest(parent=n.tenant)),
+        "EndSession": Call(OWNER, lambda n: u.EndSessionRequest(name=n.session)),
+        "SetPrice": Call(ADMIN, lambda n: u.SetPriceRequest(parent=n.tenant, currency="EUR", prompt="1", output="2")),
+        "ListPrices": Call(OWNER, lambda n: u.ListPricesRequest(parent=n.tenant)),
     },
     "FleetService": {
         "ListReplicas": Call(ADMIN, lambda n: f.ListReplicasRequest(), tenants=False),

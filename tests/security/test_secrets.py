@@ -422,6 +422,7 @@ HARMLESS = {
     ("Entry", "keys"),  # hashes of KV blocks
     ("LoraFields", "tokens"), ("EmbeddingPlan", "token_ids"), ("HeadPlan", "token_ids"), ("HeadExtras", "token_ids"),
     ("OutputParams", "prompt_logprobs"),  # how many are wanted
+    ("Tick", "text"), ("Bills", "prompt"), ("Price", "prompt"),  # of a chart, tokens, an amount
 }  # fmt: skip
 _HIDDEN = re.compile(r"repr=False")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from lorry.api.status import DETAILS_KEY, error_from_rpc
 from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
 from lorry.api.v1 import fleet_pb2, generate_pb2
 from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
+from lorry.api.v1 import user_admin_pb2 as user_pb
 from lorry.config import GatewayConfig
 from lorry.engine.fake import FakeEngine
 from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, build_server
@@ -38,7 +40,7 @@ from tests.unit.engine_contract.fakes import BASE_DIGEST, fake_engine, tokenizer
 
 SERVICES = [
     service
-    for file in (generate_pb2, adapter_pb, tenant_pb, fleet_pb2)
+    for file in (generate_pb2, adapter_pb, tenant_pb, fleet_pb2, user_pb)
     for service in file.DESCRIPTOR.services_by_name.values()
 ]
 METHODS: dict[str, MethodDescriptor] = {
@@ -73,6 +75,8 @@ class Names:
     key: str
     grant: str
     quota: str
+    user: str
+    session: str
     base: str = "models/tiny"
 
     @property
@@ -88,7 +92,8 @@ def of_nobody(tenant: str, adapter: str = "none") -> Names:
     """Of the same grammar, and nowhere."""
     name = f"{tenant}/adapters/{adapter}"
     ids = f"{tenant}/grants/gr_{'0' * 32}", f"{tenant}/quotas/qu_{'0' * 32}"
-    return Names(tenant, name, f"{tenant}/adapters/none-too", f"{name}/uploads/{'0' * 32}", _key(tenant), *ids)
+    who = f"{tenant}/users/none", f"{tenant}/sessions/ws_{'0' * 32}"
+    return Names(tenant, name, f"{tenant}/adapters/none-too", f"{name}/uploads/{'0' * 32}", _key(tenant), *ids, *who)
 
 
 def _key(tenant: str) -> str:
@@ -201,8 +206,14 @@ class World:
         spare = tenant_pb.CreateApiKeyRequest(parent=tenant, principal="spare", role=tenant_pb.ROLE_MEMBER)
         key = await owner.call("CreateApiKey", spare)
         upload = await owner.upload(adapter, self.files, CHUNK_BYTES)
+        member = user_pb.CreateUserRequest(parent=tenant, user_id="ann", role=tenant_pb.ROLE_MEMBER)
+        made = await owner.call("CreateUser", member)
+        _, session = await self.registry.accounts.log_in(
+            f"ann@{name}", made.password, agent="a browser", address="127.0.0.1", now=time.time()
+        )
         await self.settle()
-        return Names(tenant, adapter, f"{tenant}/adapters/gone", upload, key.api_key.name, grant.name, quota.name)
+        ids = key.api_key.name, grant.name, quota.name, made.user.name, f"{tenant}/sessions/{session.id}"
+        return Names(tenant, adapter, f"{tenant}/adapters/gone", upload, *ids)
 
     async def dump(self) -> dict[str, Any]:
         """All that could have changed: every row, every file, what engines and stores were asked."""

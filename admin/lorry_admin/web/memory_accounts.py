@@ -39,8 +39,8 @@ class MemorySession:
 @dataclass(slots=True)
 class _Account:
     login: MemoryLogin
-    salt: bytes
-    hashed: bytes
+    salt: bytes = field(repr=False)
+    hashed: bytes = field(repr=False)
     failures: int = 0
     locked_until: float = 0.0
 

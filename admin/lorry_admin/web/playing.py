@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lorry.api.v1 import generate_pb2 as pb
@@ -30,8 +30,8 @@ class Asked:
     """One side's question. ``prompt`` or ``messages`` is None."""
 
     model: str
-    prompt: str | None
-    messages: tuple[Message, ...] | None
+    prompt: str | None = field(repr=False)
+    messages: tuple[Message, ...] | None = field(repr=False)
     params: GenerateParams
 
     def request(self) -> pb.GenerateRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef
@@ -192,44 +192,53 @@ def add_event(output: pb.StepOutput, event: EngineEvent) -> None:
         )
 
 
-def events_from_proto(output: pb.StepOutput) -> Iterator[EngineEvent]:
+def events_from_proto(output: pb.StepOutput) -> list[EngineEvent]:
     """The events of one output, in order, the tokens of each choice as one event. ``output.error`` is not an event: see
     ``error_from_proto``."""
+    events: list[EngineEvent] = []
     if output.HasField("started"):
-        started = output.started
-        yield Started(
-            _provenance_from_proto(started.provenance),
-            started.tier,
-            started.queue_seconds,
-            started.adapter_load_seconds,
-            _logprobs_from_proto(started.prompt_logprobs),
-        )
-    if output.token_ids or output.text:
-        yield Tokens(tuple(output.token_ids), output.text, 0, _logprobs_from_proto(output.logprobs))
+        events.append(_started_from_proto(output.started))
+    ids, text = tuple(output.token_ids), output.text
+    if ids or text:
+        events.append(Tokens(ids, text, 0, _logprobs_from_proto(output.logprobs)))
     for more in output.choices:
-        yield Tokens(tuple(more.token_ids), more.text, more.choice, _logprobs_from_proto(more.logprobs))
+        events.append(Tokens(tuple(more.token_ids), more.text, more.choice, _logprobs_from_proto(more.logprobs)))
     if output.HasField("finished"):
-        done = output.finished
-        yield Finished(
-            _provenance_from_proto(done.provenance),
-            tuple(
-                ChoiceEnd(
-                    end.reason,
-                    end.matched_stop,
-                    end.matched_stop_id if end.HasField("matched_stop_id") else None,
-                    end.output_tokens,
-                )
-                for end in done.choices
-            ),
-            done.prompt_tokens,
-            done.output_tokens,
-            done.cached_prompt_tokens,
-            done.prefill_seconds,
-            done.ttft_seconds,
-            done.decode_seconds,
-            done.max_distinct_adapters,
-            done.min_distinct_adapters,
-        )
+        events.append(_finished_from_proto(output.finished))
+    return events
+
+
+def _started_from_proto(started: pb.Started) -> Started:
+    return Started(
+        _provenance_from_proto(started.provenance),
+        started.tier,
+        started.queue_seconds,
+        started.adapter_load_seconds,
+        _logprobs_from_proto(started.prompt_logprobs),
+    )
+
+
+def _finished_from_proto(done: pb.Finished) -> Finished:
+    return Finished(
+        _provenance_from_proto(done.provenance),
+        tuple(
+            ChoiceEnd(
+                end.reason,
+                end.matched_stop,
+                end.matched_stop_id if end.HasField("matched_stop_id") else None,
+                end.output_tokens,
+            )
+            for end in done.choices
+        ),
+        done.prompt_tokens,
+        done.output_tokens,
+        done.cached_prompt_tokens,
+        done.prefill_seconds,
+        done.ttft_seconds,
+        done.decode_seconds,
+        done.max_distinct_adapters,
+        done.min_distinct_adapters,
+    )
 
 
 def error_to_proto(error: LorryError) -> pb.EngineError:
@@ -305,6 +314,8 @@ def _logprobs_to_proto(logprobs: Sequence[TokenLogprobs]) -> list[pb.TokenLogpro
 
 
 def _logprobs_from_proto(messages: Sequence[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
+    if not messages:
+        return ()  # as a rule: of every token of every answer
     return tuple(
         TokenLogprobs(one.token_id, one.logprob, tuple(zip(one.top_ids, one.top_logprobs, strict=True)))
         for one in messages

@@ -256,7 +256,7 @@ class Link:
         box = self._boxes.get(output.call)
         if box is None:
             return  # its reader has gone
-        if events := list(events_from_proto(output)):
+        if events := events_from_proto(output):
             box.put(events, now)
         else:
             self._give(output.call, 1)
@@ -299,4 +299,4 @@ def _messages(due: Sequence[pb.EngineRequest | int], credits: Mapping[int, int])
         yield pb.ConnectRequest(credits=pb.CreditBatch(calls=calls))
 
 
-__all__ = ["UNREACHABLE", "Link", "Mailbox"]
+__all__ = ["UNREACHABLE", "Link", "LinkFeed", "Mailbox", "Outlet"]

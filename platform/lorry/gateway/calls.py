@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from lorry.engine.contract import Finished
@@ -37,14 +37,11 @@ class Call:
         """Tokens of all choices handed to the transport so far; the handler counts them."""
         self.settled = False
 
-    async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Until one is finished; each is checked before it is handed out."""
-        while True:
-            batch = await self.relay.next()
-            self.check()
-            yield batch
-            if batch.finished is not None:
-                return
+    async def next(self) -> Batch:
+        """The next batch, checked before it is handed out. None follows one that is finished."""
+        batch = await self.relay.next()
+        self.check()
+        return batch
 
     def check(self) -> None:
         """Raises the error that has ended the request meanwhile, or that the newest registry epoch ends it with. Due

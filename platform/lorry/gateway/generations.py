@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from itertools import chain
 
 from lorry.api.v1 import generate_pb2 as pb
-from lorry.errors import Draining, EmptyStream, LorryError, ProvenanceMismatch
+from lorry.errors import Draining, LorryError, ProvenanceMismatch
 from lorry.gateway import wire
 from lorry.gateway.admission import Admission, Admitted
 from lorry.gateway.calls import Calls
@@ -52,9 +51,10 @@ class Generation:
         """Raises the LorryError that refused or ended it."""
         async with self._counted():
             admitted = await self._admit()
-            async with self._calls.open(admitted, self._context) as call, aclosing(call.batches()) as batches:
+            async with self._calls.open(admitted, self._context) as call:
                 whole = Merger()
-                async for batch in batches:
+                while True:
+                    batch = await call.next()
                     for piece in batch.pieces:
                         whole.add(piece.choice, piece.token_ids, piece.text, piece.logprobs)
                     if batch.finished is not None:
@@ -62,7 +62,6 @@ class Generation:
                         return wire.response(
                             admitted.answer, call.relay.started, whole.take(), batch.finished, call.ledger_id
                         )
-        raise AssertionError("batches end finished or raise")
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """StreamStart, Deltas, StreamEnd; or the LorryError that refused or ended it, at any point. Never ends without
@@ -70,29 +69,27 @@ class Generation:
         durable before StreamEnd comes. Close it."""
         async with self._counted():
             admitted = await self._admit()
-            async with self._calls.open(admitted, self._context) as call, aclosing(call.batches()) as batches:
-                begun = ended = False
-                held: Counter[int] = Counter()
-                async for batch in batches:
-                    checked = True
+            async with self._calls.open(admitted, self._context) as call:
+                begun, finished, held = False, None, dict[int, int]()
+                while finished is None:
+                    batch = await call.next()
+                    finished, checked = batch.finished, True
                     if not begun:
                         begun, checked = True, False
                         yield wire.start(admitted.answer, call.relay.started)
                     for piece in chain.from_iterable(piece.split(DELTA_TOKENS_MAX) for piece in batch.pieces):
                         delta = wire.delta(admitted.answer, piece)
-                        held[piece.choice] += len(piece.token_ids)
-                        if delta is not None:
-                            if not checked:
-                                call.check()
-                            call.handed += held.pop(piece.choice)
-                            checked = False
-                            yield delta
-                    if batch.finished is not None:
-                        await self._calls.settle(call, batch.finished)
-                        ended = True
-                        yield wire.end(admitted.answer, call.relay.started, batch.finished, call.ledger_id)
-                if not ended:
-                    raise EmptyStream("the stream would have ended OK without an end; try again, and report this")
+                        tokens = held.pop(piece.choice, 0) + len(piece.token_ids)
+                        if delta is None:
+                            held[piece.choice] = tokens
+                            continue
+                        if not checked:
+                            call.check()
+                        call.handed += tokens
+                        checked = False
+                        yield delta
+                await self._calls.settle(call, finished)
+                yield wire.end(admitted.answer, call.relay.started, finished, call.ledger_id)
 
     async def _admit(self) -> Admitted:
         if self._draining:

@@ -39,12 +39,12 @@ class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-a
 
     def _guard(self, behaviour: Callable[[Any, _Context], Any]) -> Callable[[Any, _Context], AsyncIterator[Any]]:
         async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
-            ended = False
+            last: Any = None
             async with aclosing(behaviour(request, context)) as stream:
                 async for message in stream:
-                    ended = message.WhichOneof("event") == "end"
+                    last = message
                     yield message
-            if not ended:
+            if last is None or last.WhichOneof("event") != "end":
                 self._counters.blocked_empty_streams += 1
                 raise EmptyStream("the stream would have ended OK without a StreamEnd; try again, and report this")
 

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lorry.engine.contract import EngineClient, EngineEvent, EngineRequest, Feed, Finished, Started, Tokens
 from lorry.errors import InternalError, LorryError, RequestCancelled
@@ -27,8 +28,7 @@ class Pace:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Tokens that leave together, at most one piece for each choice, by choice. ``finished`` is set on the last batch,
     whose provenance has been checked."""
 
@@ -89,7 +89,8 @@ class Relay:
 
     async def next(self) -> Batch:
         """The next batch. Raises the error that ended the request; tokens that were not taken are then dropped."""
-        await self._wake.wait()
+        if not self._wake.is_set():
+            await self._wake.wait()
         self._ready_since = None
         if self._error is not None:
             raise self._error
@@ -206,7 +207,7 @@ class Relay:
 
 
 def _check_logprobs(found: Sequence[TokenLogprobs], ids: tuple[int, ...], what: str) -> None:
-    if tuple(one.token_id for one in found) != ids:
+    if len(found) != len(ids) or (ids and tuple(one.token_id for one in found) != ids):
         raise InternalError(f"the engine's logprobs of {what} are not of its tokens; the answer is withheld")
 
 

@@ -50,7 +50,12 @@ def delta(answer: Answer, piece: Piece) -> pb.Delta | None:
     ids = piece.token_ids if answer.token_ids else ()
     if not (piece.text or ids or piece.logprobs):
         return None
-    return pb.Delta(choice=piece.choice, text=piece.text, token_ids=ids, logprobs=_logprobs(piece.logprobs))
+    made = pb.Delta(choice=piece.choice, text=piece.text)
+    if ids:
+        made.token_ids.extend(ids)
+    if piece.logprobs:
+        made.logprobs.extend(_logprobs(piece.logprobs))
+    return made
 
 
 def end(answer: Answer, started: Started, finished: Finished, ledger_id: str) -> pb.StreamEnd:

@@ -225,7 +225,7 @@ async def test_a_client_that_leaves_aborts_its_request_at_once(here: World, stre
             await reader.readuntil(b"data: ")
     await until(lambda: len(here.engine.aborted) == 1)
     await until(lambda: len(here.gateway.live) == 0)
-    assert here.gateway.counters.outcomes["CANCELLED"] == 1
+    await until(lambda: here.gateway.counters.outcomes["CANCELLED"] == 1)
     assert here.gateway.counters.aborts == 1
     async with raw(here) as client:
         here.engine.fault = lambda r: None

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lorry.gateway.pieces import Merger, Piece
+from lorry.gateway.relay import Batch
 from lorry.request import TokenLogprobs
 
 IDS = st.lists(st.integers(0, 99), max_size=20)
@@ -46,3 +47,10 @@ def test_text_comes_with_the_last_part_as_it_may_lag() -> None:
     ]
     assert list(Piece(0, (1, 2), "x").split(2)) == [Piece(0, (1, 2), "x")]
     assert list(Piece(0, (), "x").split(2)) == [Piece(0, (), "x")]
+
+
+def test_nothing_of_an_answer_is_in_a_repr() -> None:
+    said = repr((Piece(0, (4711,), "secret"), Batch((Piece(0, (4711,), "secret"),), None)))
+    assert "1 tokens" in said
+    assert "secret" not in said
+    assert "4711" not in said
