@@ -21,7 +21,7 @@ def scores(ids: list[int]) -> tuple[TokenLogprobs, ...]:
 def test_every_choice_gets_its_own_back(events: list[tuple[int, list[int], str, bool]], most: int) -> None:
     merger, taken = Merger(), []
     for choice, ids, text, take in events:
-        waiting = merger.add(choice, ids, text, scores(ids))
+        waiting = merger.add(choice, tuple(ids), text, scores(ids))
         assert waiting >= len(ids)
         if take:
             taken.append(merger.take())
