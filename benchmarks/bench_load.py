@@ -1,10 +1,12 @@
 """Hundreds of streams through one gateway, beside readers that stop reading.
 
-    python benchmarks/bench_load.py [--streams 500] [--seconds 15] [--rate 20] [--stalled 50] [--rounds 3] [--json PATH]
+    python benchmarks/bench_load.py [--streams 500] [--seconds 20] [--spread 5] [--rate 20] [--stalled 50]
+        [--rounds 3] [--json PATH]
 
 Three kinds of processes, as in real life: an engine (a stub with a clock, over the internal transport), one gateway
 (registry on SQLite, keys, quotas, spool and ledger, ten tenants with three adapters each) and readers (gRPC over TCP,
-25 streams a connection). Each stream gets ``rate`` tokens a second for ``seconds``; they begin within one second.
+25 streams a connection). Each stream gets ``rate`` tokens a second for ``seconds``; they begin within ``spread``
+seconds, since to let a call in costs a gateway as much as some dozens of messages.
 
 Each round runs the same load: ``direct`` to the engine's process, which then serves the public API itself, with no
 gateway between; ``gateway``; ``stalled``, with readers beside it that take one message and stop, half of them
@@ -50,8 +52,8 @@ _LEAD_S = 2.0
 class Load:
     streams: int = 500
     rate: int = 20
-    seconds: float = 15.0
-    spread_s: float = 1.0
+    seconds: float = 20.0
+    spread_s: float = 5.0
     """Within which they begin."""
     stalled: int = 50
     stall_seconds: float = 5.0
@@ -255,6 +257,7 @@ def main() -> None:
     default = Load()
     parser.add_argument("--streams", type=int, default=default.streams)
     parser.add_argument("--seconds", type=float, default=default.seconds)
+    parser.add_argument("--spread", type=float, default=default.spread_s, help="seconds within which streams begin")
     parser.add_argument("--rate", type=int, default=default.rate)
     parser.add_argument("--stalled", type=int, default=default.stalled)
     parser.add_argument("--stall-seconds", type=float, default=default.stall_seconds)
@@ -267,6 +270,7 @@ def main() -> None:
         options.streams,
         options.rate,
         options.seconds,
+        options.spread,
         stalled=options.stalled,
         stall_seconds=options.stall_seconds,
         clients=options.clients,

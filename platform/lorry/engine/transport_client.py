@@ -180,9 +180,8 @@ class GrpcEngineClient(EngineClient):
         return engine_pb2_grpc.EngineServiceStub(self._channel)
 
     def _connected(self) -> Link:
-        stub = self._stub()
-        if self._link is None or self._link.broken:
-            self._link = Link(stub, self._stall_s, self._window, lambda: self.retry_after_s)
+        if self._link is None or self._link.broken or self._closed:
+            self._link = Link(self._stub(), self._stall_s, self._window, lambda: self.retry_after_s)
         return self._link
 
     async def _unary(self, method: str, request: Any, timeout_s: float = _RPC_S) -> Any:

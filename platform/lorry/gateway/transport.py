@@ -5,6 +5,9 @@ from __future__ import annotations
 from lorry.config import GatewayConfig
 from lorry.guest import HANDSHAKE_S
 
+PENDING = 50_000
+"""Calls that have come and no handler has taken yet, some KiB each. Beyond 1000 of them grpc by itself cancels calls at
+random, which clients neither understand nor send again; here they wait, and their deadlines hold."""
 Option = tuple[str, int]
 
 
@@ -12,6 +15,8 @@ def channel_options(config: GatewayConfig) -> list[Option]:
     """Of the server. What is None in ``config`` has no limit."""
     options: list[Option] = [
         ("grpc.so_reuseport", 0),
+        ("grpc.server.max_pending_requests", PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", PENDING),
         ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", -1 if config.max_send_bytes is None else config.max_send_bytes),
@@ -33,4 +38,4 @@ def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-__all__ = ["Option", "channel_options"]
+__all__ = ["PENDING", "Option", "channel_options"]
