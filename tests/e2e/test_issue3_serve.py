@@ -98,7 +98,7 @@ async def serving(files: Files, home: Path, *flags: str) -> AsyncIterator[Served
     words = ["serve", "--base", str(files.base_dir), "--home", str(home), "--dtype", "float32"]
     child = await asyncio.create_subprocess_exec(
         LORRY,
-        *(*words, "--port", str(port), "--ops-port", "0", "--http-port", "0", *flags),
+        *(*words, "--port", str(port), "--ops-port", "0", "--http-port", "0", "--web-port", "0", *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -39,6 +39,8 @@ class Store:
     def __init__(self, server: Recorder) -> None:
         self.files: dict[str, bytes] = {}
         self.faults: list[Any] = []
+        self.after: list[Any] = []
+        """Run once the bytes of a chunk are kept, before its answer."""
         self.server = server
         server.script("CreateUpload", lambda request, context: self.state())
         server.script("GetUpload", self.get)
@@ -64,6 +66,8 @@ class Store:
         end = request.offset + len(request.data)
         assert have[request.offset : end] == request.data[: len(have) - request.offset], "the same bytes again"
         self.files[request.file] = have[: request.offset] + request.data + have[end:]
+        if self.after and (fault := self.after.pop(0)) is not None:
+            fault()
         return pb.PutChunkResponse(received_bytes=len(self.files[request.file]))
 
 
@@ -148,8 +152,9 @@ def test_a_chunk_that_arrived_though_its_answer_did_not_is_not_sent_again(push: 
         pipe.cut()
 
     with Pipe(store.server.address) as pipe:
-        store.faults = [None, None, lose]
+        store.after = [None, None, lose]
         push(pipe.address)
+        assert pipe.cuts == 1
     offsets = [(chunk.file, chunk.offset) for chunk in store.server.of("PutChunk")]
     assert len(offsets) == len(set(offsets))
 
