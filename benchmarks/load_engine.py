@@ -41,6 +41,7 @@ from lorry.engine.contract import (
 from lorry.engine.metrics import EngineMetrics
 from lorry.engine.transport_server import serve_engine
 from lorry.ids import AdapterDigest, AdapterKey, BaseDigest
+from lorry.loops import run
 from lorry.text import Tokenizer
 
 BASE_DIGEST = BaseDigest("b" * 64)
@@ -204,4 +205,4 @@ async def main(socket: str, base_dir: Path, port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))
+    run(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))

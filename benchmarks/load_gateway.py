@@ -15,6 +15,7 @@ from lorry.config import GatewayConfig
 from lorry.engine.transport_client import GrpcEngineClient
 from lorry.gateway import EngineRoutes, LedgerDrain, UsageSpool, build_server
 from lorry.gateway.limits import Limits
+from lorry.loops import run, settle
 from lorry.registry import Registry, load_secrets
 
 
@@ -38,6 +39,7 @@ async def main(home: Path, url: str, socket: str, port: int, http_port: int, sta
         stall_seconds=stall_seconds,
     )
     await server.start()
+    settle()
     tasks = [asyncio.create_task(work) for work in (source.run(), drain.run())]
     print(json.dumps("ready"), flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
@@ -56,4 +58,4 @@ async def main(home: Path, url: str, socket: str, port: int, http_port: int, sta
 
 if __name__ == "__main__":
     _, home, url, socket, port, http_port, stall_seconds = sys.argv
-    asyncio.run(main(Path(home), url, socket, int(port), int(http_port), float(stall_seconds)))
+    run(main(Path(home), url, socket, int(port), int(http_port), float(stall_seconds)))

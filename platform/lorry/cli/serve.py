@@ -29,6 +29,7 @@ from lorry.engine.gpu.card import Card, look
 from lorry.engine.gpu.settings import derive_for_card, machine_memory
 from lorry.engine.settings import EngineSettings, ModelNumbers, derive
 from lorry.errors import FailedPrecondition
+from lorry.loops import settle
 from lorry_admin.web import WebConfig
 
 _HOST_DEVICES = ("cpu", "interpreter")
@@ -68,6 +69,7 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
         info = platform.info
         digests = f"base       sha256 {info.base}\ntokenizer  sha256 {info.tokenizer_sha256}"
         console.print(digests, highlight=False, soft_wrap=True)
+        settle()
         console.print("ready; Ctrl-C stops it", highlight=False)
         await stop.wait()
         console.print("draining; once more ends it at once", highlight=False)

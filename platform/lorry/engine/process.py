@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lorry.config import EngineConfig, from_plain
 from lorry.errors import LorryError
+from lorry.loops import run
 
 if TYPE_CHECKING:
     from lorry.engine.build import BuiltEngine
@@ -150,7 +151,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     line = sys.stdin.buffer.readline()
     config = from_plain(EngineConfig, json.loads(line))
-    return asyncio.run(serve(config, sys.argv[1]))
+    return run(serve(config, sys.argv[1]))
 
 
 __all__ = ["CONFIG_STATUS", "FAULT_STATUS", "REFUSAL", "main", "serve"]

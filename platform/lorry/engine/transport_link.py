@@ -19,6 +19,9 @@ from lorry.internal.v1 import engine_pb2 as pb
 
 UNREACHABLE = "the engine cannot be reached; try again"
 """What clients are told: where the engine listens is for the log."""
+_CREDIT_S = 0.01
+"""For which credits gather, since a message for each step's few would cost as much as the step's tokens. A call that is
+given credit in halves of its window has as much left as covers it many times over."""
 _log = logging.getLogger(__name__)
 
 
@@ -204,8 +207,9 @@ class Link:
     def _give(self, call: int, outputs: int) -> None:
         """The reader took so many: they leave with the next message, unless the call has ended."""
         if call in self._boxes:
+            if not self._credits:
+                asyncio.get_running_loop().call_later(_CREDIT_S, self._wake.set)
             self._credits[call] = self._credits.get(call, 0) + outputs
-            self._wake.set()
 
     def _end_stalled(self) -> None:
         """Readers that take nothing for ``stall_s`` while something waits for them. Their credit bounds what they

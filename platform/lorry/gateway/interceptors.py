@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -16,8 +16,26 @@ _METHOD = "/lorry.api.v1.GenerateService/GenerateStream"
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class _Seen:
+    """A call's context that remembers what was written last."""
+
+    __slots__ = ("_context", "last")
+
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+        self.last: Any = None
+
+    def write(self, message: Any) -> Awaitable[None]:
+        self.last = message
+        return self._context.write(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
 class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Raises EmptyStream where the handler returns without a StreamEnd. Stands inside ErrorInterceptor."""
+    """Raises EmptyStream where the handler returns without a StreamEnd. Stands inside ErrorInterceptor. The handler
+    is a coroutine that writes its messages: one that yields them, past this guard, is refused."""
 
     def __init__(self, counters: GatewayCounters) -> None:
         self._counters = counters
@@ -30,6 +48,8 @@ class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-a
         found: Any = await continuation(handler_call_details)
         if found is None or handler_call_details.method != _METHOD:
             return found  # type: ignore[no-any-return]  # the stubs name no handler
+        if not inspect.iscoroutinefunction(found.unary_stream):
+            raise TypeError(f"{_METHOD}: {found.unary_stream} is no coroutine function, so its end cannot be watched")
         guarded: Any = grpc.unary_stream_rpc_method_handler(
             self._guard(found.unary_stream),
             request_deserializer=found.request_deserializer,
@@ -37,14 +57,11 @@ class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-a
         )
         return guarded  # type: ignore[no-any-return]  # the stubs name no handler
 
-    def _guard(self, behaviour: Callable[[Any, _Context], Any]) -> Callable[[Any, _Context], AsyncIterator[Any]]:
-        async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
-            last: Any = None
-            async with aclosing(behaviour(request, context)) as stream:
-                async for message in stream:
-                    last = message
-                    yield message
-            if last is None or last.WhichOneof("event") != "end":
+    def _guard(self, behaviour: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any, _Context], Awaitable[None]]:
+        async def call(request: Any, context: _Context) -> None:
+            seen = _Seen(context)
+            await behaviour(request, seen)
+            if seen.last is None or seen.last.WhichOneof("event") != "end":
                 self._counters.blocked_empty_streams += 1
                 raise EmptyStream("the stream would have ended OK without a StreamEnd; try again, and report this")
 

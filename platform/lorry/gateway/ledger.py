@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lorry.errors import LorryError, Unavailable
 from lorry.gateway.usage import read_row, spool_lock
@@ -49,6 +49,13 @@ class _Due:
 
     lines: tuple[tuple[bytes, Usage], ...]
     end: int
+    full: bool
+    """More may be due."""
+
+
+class _Taken(NamedTuple):
+    taken: int
+    full: bool
 
 
 class LedgerDrain:
@@ -74,24 +81,33 @@ class LedgerDrain:
         """Writes everything that is in the spool now; answers the number of rows. Raises Unavailable where the ledger
         does not answer, and then the rows stay due."""
         count = 0
-        while True:
-            due = await self._on_files(self._read)
-            if due is None:
-                await self._on_files(self._start_anew)
-                return count
-            count += await self._write(due.lines)
-            await self._on_files(self._remember, due.end)
+        while (due := await self._one()) is not None:
+            count += due.taken
+        return count
 
     async def run(self, seconds: float = 1.0) -> None:
-        """Drains until cancelled, whatever one pass meets; what is due is tried again."""
+        """Drains until cancelled, whatever one pass meets; what is due is tried again. Rows that come meanwhile wait
+        for the next pass, as a transaction for one costs as much as for many."""
         while True:
             try:
-                await self.drain()
+                while (due := await self._one()) is not None and due.full:
+                    pass
             except LorryError as error:
                 _log.warning("usage stays in the spool for now: %s", error)
             except Exception:  # bills must outlive whatever one round meets
                 _log.exception("usage stays in the spool for now")
             await asyncio.sleep(seconds)
+
+    async def _one(self) -> _Taken | None:
+        """One batch; None where none is due."""
+        due: _Due | None = await self._on_files(self._read)
+        taken = 0
+        if due is not None:
+            taken = await self._write(due.lines)
+            await self._on_files(self._remember, due.end)
+        if due is None or not due.full:
+            await self._on_files(self._start_anew)
+        return None if due is None else _Taken(taken, due.full)
 
     async def _write(self, lines: Sequence[tuple[bytes, Usage]]) -> int:
         """The number of rows that the ledger took."""
@@ -130,7 +146,8 @@ class LedgerDrain:
         if whole == 0:
             return None
         found = ((line, _usage(line)) for line in data[:whole].splitlines())
-        return _Due(tuple((line, row) for line, row in found if row is not None), start + whole)
+        rows = tuple((line, row) for line, row in found if row is not None)
+        return _Due(rows, start + whole, len(data) >= BATCH_BYTES)
 
     def _start(self, file: int) -> int:
         """The mark, where it can be one: the end of a line in this file."""

@@ -58,7 +58,9 @@ class Relay:
         self._left_at = -math.inf
         """When a batch was taken last."""
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._is_ready = False
+        self._waiter: asyncio.Future[None] | None = None
+        """Of ``next``: an Event makes more of it, and there is one for each message."""
         self._merger = Merger()
         self._begun: set[int] = set()
         self._started: Started | None = None
@@ -89,13 +91,17 @@ class Relay:
 
     async def next(self) -> Batch:
         """The next batch. Raises the error that ended the request; tokens that were not taken are then dropped."""
-        if not self._wake.is_set():
-            await self._wake.wait()
+        while not self._is_ready:
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         self._ready_since = None
         if self._error is not None:
             raise self._error
         if self._finished is None:
-            self._wake.clear()
+            self._is_ready = False
         self._left_at = self._loop.time()
         return Batch(self._merger.take(), self._finished)
 
@@ -203,7 +209,9 @@ class Relay:
     def _ready(self) -> None:
         if self._ready_since is None:
             self._ready_since = self._loop.time()
-        self._wake.set()
+        self._is_ready = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def _check_logprobs(found: Sequence[TokenLogprobs], ids: tuple[int, ...], what: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from google.protobuf.message import Message
+
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.errors import NotServedYet
 
@@ -20,19 +22,16 @@ NOT_SERVED = (
 
 def check_served(request: pb.GenerateRequest) -> None:
     """Raises NotServedYet naming every such field that is set, be it to its default."""
-    found = [path for path in NOT_SERVED if _is_set(request, path)]
+    set_here = _paths(request, "") | _paths(request.sampling, "sampling.") | _paths(request.output, "output.")
+    found = [path for path in NOT_SERVED if path in set_here]
     if found:
         names = ", ".join(found)
         raise NotServedYet(f"{names}: not served by this release; leave it unset", metadata={"fields": names})
 
 
-def _is_set(message: pb.GenerateRequest, path: str) -> bool:
+def _paths(message: Message, within: str) -> set[str]:
     """Set fields are those that ``ListFields`` lists: present optionals and oneof members, non-empty others."""
-    head, _, tail = path.partition(".")
-    for descriptor, value in message.ListFields():
-        if descriptor.name == head:
-            return _is_set(value, tail) if tail else True
-    return False
+    return {within + descriptor.name for descriptor, _ in message.ListFields()}
 
 
 __all__ = ["NOT_SERVED", "check_served"]

@@ -9,15 +9,16 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from lorry.errors import InternalError
 from lorry.gateway.ports import UsageRow
 from lorry.registry.leases.terms import Charge
 
 _log = logging.getLogger(__name__)
-_FIELDS = frozenset(field.name for field in fields(UsageRow))
+_FIELDS = {field.name: None for field in fields(UsageRow)}
 
 
 class UsageSpool:
@@ -47,7 +48,7 @@ class UsageSpool:
         if self._closed:
             _log.error("usage %s came after the spool was closed and is lost", row.ledger_id)
             raise InternalError(f"usage: {row.ledger_id} cannot be written, the gateway has stopped")
-        self._rows.append(json.dumps(asdict(row), separators=(",", ":")).encode() + b"\n")
+        self._rows.append(json.dumps(_plain(row), separators=(",", ":")).encode() + b"\n")
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
@@ -121,6 +122,11 @@ def read_row(line: bytes) -> UsageRow | None:
         return replace(row, charges=tuple(Charge(*map(str, one[: len(Charge._fields)])) for one in row.charges))
     except (ValueError, TypeError, AttributeError):
         return None
+
+
+def _plain(row: UsageRow) -> dict[str, Any]:
+    """As ``asdict``, which copies all that is in it."""
+    return {name: getattr(row, name) for name in _FIELDS}
 
 
 class MemoryUsage:

@@ -324,7 +324,13 @@ class _Empty(generate_pb2_grpc.GenerateServiceServicer):
     def __init__(self, events: list[pb.GenerateStreamResponse]) -> None:
         self.events = events
 
-    async def GenerateStream(self, request: Any, context: Any) -> AsyncIterator[pb.GenerateStreamResponse]:
+    async def GenerateStream(self, request: Any, context: Any) -> None:  # type: ignore[override]  # the stubs know iterators alone
+        for event in self.events:
+            await context.write(event)
+
+
+class _Past(_Empty):
+    async def GenerateStream(self, request: Any, context: Any) -> AsyncIterator[pb.GenerateStreamResponse]:  # type: ignore[override]  # as no handler may
         for event in self.events:
             yield event
 
@@ -343,6 +349,21 @@ async def test_the_interceptor_makes_an_empty_stream_an_error(sent: int) -> None
     assert len(messages) == sent
     assert type(error) is errors.EmptyStream
     assert counters.blocked_empty_streams == 1
+    await server.stop(None)
+
+
+async def test_a_handler_whose_end_cannot_be_watched_answers_nothing() -> None:
+    server = grpc.aio.server(interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(GatewayCounters())])
+    servicer = cast(Any, _Past)([pb.GenerateStreamResponse(delta=pb.Delta(text="x"))])
+    generate_pb2_grpc.add_GenerateServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        messages, error = await read(
+            generate_pb2_grpc.GenerateServiceStub(channel).GenerateStream(pb.GenerateRequest())
+        )
+    assert messages == []
+    assert error is not None
     await server.stop(None)
 
 

@@ -116,7 +116,7 @@ def relay(engine: HandFed, seconds: float = 1e9, tokens: int = 4, **changes: Any
 
 
 async def ready(relay: Relay) -> bool:
-    return relay._wake.is_set()
+    return relay._is_ready
 
 
 async def test_the_first_token_leaves_alone_and_later_ones_by_number(engine: HandFed) -> None:

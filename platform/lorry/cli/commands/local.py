@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from pathlib import Path
 
 from lorry.cli.commands.parsing import Commands, home_of
@@ -176,14 +175,16 @@ def _run_demo(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from lorry.cli.demo import run_demo
+    from lorry.loops import run
 
-    return asyncio.run(run_demo(home_of(options), Console(), options.svg))
+    return run(run_demo(home_of(options), Console(), options.svg))
 
 
 def _run_serve(options: argparse.Namespace) -> int:
     from lorry.cli.serve import serve
+    from lorry.loops import run
 
-    return asyncio.run(serve(options, home_of(options)))
+    return run(serve(options, home_of(options)))
 
 
 def _run_migrate(options: argparse.Namespace) -> int:
