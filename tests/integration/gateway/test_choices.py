@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -255,10 +256,23 @@ async def test_what_piled_up_comes_in_messages_of_bounded_size(monkeypatch: pyte
 
 
 class _Context:
-    """What the handler needs of grpc's context; messages are then taken one by one."""
+    """What the handler needs of grpc's context; a message is on its way until ``go_on``."""
 
     def __init__(self, here: World) -> None:
         self._here = here
+        self._written: asyncio.Queue[pb.GenerateStreamResponse] = asyncio.Queue()
+        self._asked = asyncio.Semaphore(0)
+
+    async def write(self, message: pb.GenerateStreamResponse) -> None:
+        self._written.put_nowait(message)
+        await self._asked.acquire()
+
+    async def read(self) -> pb.GenerateStreamResponse:
+        return await self._written.get()
+
+    def go_on(self) -> None:
+        """What was read is off; the handler goes on."""
+        self._asked.release()
 
     def invocation_metadata(self) -> Any:
         return self._here.metadata()
@@ -275,15 +289,18 @@ async def test_a_revocation_between_two_choices_of_one_batch_stops_the_second() 
     async with world(delta_seconds=3600.0, delta_tokens=10_000, snapshot_poll_seconds=3600.0) as here:
         made = here.gateway._generations
         servicer: Any = GenerateServicer(made, Models(made.admission))
-        async with aclosing(servicer.GenerateStream(asked(n=2), _Context(here))) as stream:
-            assert (await anext(stream)).WhichOneof("event") == "start"
-            (live,) = here.gateway.live._calls
-            await until(lambda: live.relay._finished is not None)
-            kinds = [(await anext(stream)).delta.choice for _ in range(2)]
-            assert kinds == [0, 0], "the first token, then the rest of choice 0"
-            here.revoke_grant()
-            with pytest.raises(errors.GrantRevoked):
-                await anext(stream)
+        context = _Context(here)
+        handler = asyncio.create_task(servicer.GenerateStream(asked(n=2), context))
+        assert (await context.read()).WhichOneof("event") == "start"
+        (live,) = here.gateway.live._calls
+        await until(lambda: live.relay._finished is not None)
+        for what in ("the first token", "the rest of choice 0"):
+            context.go_on()
+            assert (await context.read()).delta.choice == 0, what
+        here.revoke_grant()
+        context.go_on()
+        with pytest.raises(errors.GrantRevoked):
+            await handler
         usage = here.usage
         assert isinstance(usage, MemoryUsage)
         assert [(row.output_tokens, row.outcome) for row in usage.rows] == [(8, "GRANT_REVOKED")]
