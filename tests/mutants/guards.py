@@ -24,6 +24,7 @@ from tests.mutants import (
     records,
     repeats,
     security,
+    streams,
     tenancy,
     texts,
     transport,
@@ -57,6 +58,7 @@ GUARDS: tuple[Guard, ...] = (
     *security.GUARDS,
     *repeats.GUARDS,
     *transport.GUARDS,
+    *streams.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,21 +143,51 @@ async def test_the_task_outlives_whatever_one_pass_meets(tmp_path: Path, monkeyp
     path, books = tmp_path / "usage.jsonl", Books()
     await _spool(path, range(1))
     drain, errors = LedgerDrain(path, books), [Unavailable("no answer"), RuntimeError("unforeseen"), OSError(5, "disk")]
-    drained = drain.drain
+    one = drain._one
 
-    async def failing() -> int:
+    async def failing() -> Any:
         if errors:
             raise errors.pop()
-        return await drained()
+        return await one()
 
-    monkeypatch.setattr(drain, "drain", failing)
+    monkeypatch.setattr(drain, "_one", failing)
     task = asyncio.create_task(drain.run(0.0))
     async with asyncio.timeout(10):
         while not books.rows:
             await asyncio.sleep(0)
     assert not task.done()
+    assert errors == []
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_rows_that_come_during_a_pass_are_of_the_next_one_and_a_full_batch_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "usage.jsonl"
+
+    class Busy(Books):
+        async def write(self, rows: Sequence[Usage]) -> None:
+            await super().write(rows)
+            await _spool(path, range(10_000 + self.writes, 10_001 + self.writes))
+
+    books, passed = Busy(), asyncio.Event()
+    await _spool(path, range(2000))
+
+    async def over(seconds: float) -> None:
+        passed.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("lorry.gateway.ledger.asyncio.sleep", over)
+    task = asyncio.create_task(LedgerDrain(path, books).run(3600.0))
+    async with asyncio.timeout(10):
+        await passed.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert books.writes > 1
+    assert {f"us_{i}" for i in range(2000)} <= books.rows.keys()
+    assert f"us_{10_000 + books.writes}" not in books.rows, "it came with the last batch of this pass"
+    assert books.writes <= path.stat().st_size // BATCH_BYTES + 1
 
 
 async def test_a_large_spool_starts_anew_while_rows_keep_coming_and_none_is_lost(tmp_path: Path) -> None:
@@ -177,6 +208,26 @@ async def test_a_large_spool_starts_anew_while_rows_keep_coming_and_none_is_lost
     assert sorted(books.rows) == sorted(wanted)
     assert path.stat().st_size <= 4096
     assert (tmp_path / "usage.jsonl.1").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_pass_that_reached_the_end_empties_a_large_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, books, passed = tmp_path / "usage.jsonl", Books(), asyncio.Event()
+    await _spool(path, range(20))
+
+    async def over(seconds: float) -> None:
+        passed.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("lorry.gateway.ledger.asyncio.sleep", over)
+    task = asyncio.create_task(LedgerDrain(path, books, file_bytes=4096).run(3600.0))
+    async with asyncio.timeout(10):
+        await passed.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert len(books.rows) == 20
+    assert path.stat().st_size == 0
 
 
 @pytest.mark.parametrize("moment", ["copied", "marked"])
