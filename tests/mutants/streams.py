@@ -16,13 +16,6 @@ GUARDS = (
         (f"{FAULTS}::test_the_interceptor_makes_an_empty_stream_an_error",),
     ),
     Guard(
-        "a_stream_that_cannot_be_watched_is_none",
-        "platform/lorry/gateway/interceptors.py",
-        "        if not inspect.iscoroutinefunction(found.unary_stream):\n",
-        "        if False:\n",
-        (f"{FAULTS}::test_a_handler_whose_end_cannot_be_watched_answers_nothing",),
-    ),
-    Guard(
         "a_full_batch_is_not_the_last",
         "platform/lorry/gateway/ledger.py",
         "                while (due := await self._one()) is not None and due.full:\n",

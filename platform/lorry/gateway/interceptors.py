@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ class _Seen:
 
 class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
     """Raises EmptyStream where the handler returns without a StreamEnd. Stands inside ErrorInterceptor. The handler
-    is a coroutine that writes its messages: one that yields them, past this guard, is refused."""
+    is a coroutine that writes its messages: one that would yield them, past this guard, fails where it is awaited."""
 
     def __init__(self, counters: GatewayCounters) -> None:
         self._counters = counters
@@ -48,8 +47,6 @@ class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-a
         found: Any = await continuation(handler_call_details)
         if found is None or handler_call_details.method != _METHOD:
             return found  # type: ignore[no-any-return]  # the stubs name no handler
-        if not inspect.iscoroutinefunction(found.unary_stream):
-            raise TypeError(f"{_METHOD}: {found.unary_stream} is no coroutine function, so its end cannot be watched")
         guarded: Any = grpc.unary_stream_rpc_method_handler(
             self._guard(found.unary_stream),
             request_deserializer=found.request_deserializer,
