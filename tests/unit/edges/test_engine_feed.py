@@ -14,7 +14,7 @@ from lorry.engine.fake import FakeEngine, Fault, FaultKind
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import DeadlineExceeded, EmptyStream, EngineUnavailable, InternalError, LorryError
 from tests.support.waiting import until
-from tests.unit.engine_contract.contract import Bench, bench_request, collect, ids_of
+from tests.unit.engine_contract.bench import Bench, bench_request, collect, ids_of
 from tests.unit.engine_contract.fakes import bench_of, fake_engine
 
 LONG = 200

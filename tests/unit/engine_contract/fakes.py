@@ -17,7 +17,7 @@ from lorry.engine.transport_client import GrpcEngineClient
 from lorry.engine.transport_server import serve_engine
 from lorry.ids import AdapterDigest, AdapterScope, BaseDigest
 from lorry.text import Tokenizer
-from tests.unit.engine_contract.contract import Bench
+from tests.unit.engine_contract.bench import Bench
 from tests.unit.text import bases
 
 BASE_DIGEST = BaseDigest("b" * 64)

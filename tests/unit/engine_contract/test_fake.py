@@ -13,7 +13,8 @@ from lorry.engine.contract import EngineClient, EngineEvent, Finished, Started, 
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import AdapterCold, EmptyStream, EngineUnavailable, NonFiniteLogits, RequestCancelled
-from tests.unit.engine_contract.contract import Bench, EngineContract, bench_request, collect, ids_of, until_idle
+from tests.unit.engine_contract.bench import Bench, bench_request, collect, ids_of, until_idle
+from tests.unit.engine_contract.contract import EngineContract
 from tests.unit.engine_contract.fakes import bench_of, fake_engine
 
 
