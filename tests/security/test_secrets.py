@@ -15,6 +15,7 @@ from lorry.api.v1 import generate_pb2 as g
 from lorry.api.v1 import tenant_admin_pb2 as t
 from lorry.engine.fake import Fault, FaultKind
 from tests.security.places import ANSWER, PASSWORD, PROMPT, Place, generate
+from tests.unit.engine_contract.fakes import always
 
 FAULTS = (FaultKind.FAIL, FaultKind.END, FaultKind.HANG, FaultKind.PROVENANCE, FaultKind.DIE)
 
@@ -56,7 +57,7 @@ async def test_what_a_tenants_requests_can_make_it_say(place: Place) -> None:
         for at in (0, 2):
             error = errors.AdapterLoadFailed("adapter: it could not be loaded") if kind is FaultKind.FAIL else None
             fault = Fault(kind, at, error)
-            here.engine.fault = lambda r, fault=fault: fault  # type: ignore[misc]
+            here.engine.fault = always(fault)
             for path in paths:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import grpc
@@ -128,13 +129,13 @@ async def test_errors_are_leaves(here: World, error: type[Exception], who: str, 
 
     for streamed in (False, True):
         with pytest.raises(error):
-            await blocking(lambda streamed=streamed: sync(streamed))  # type: ignore[misc]
+            await blocking(partial(sync, streamed))
 
 
 async def test_an_unknown_parameter_is_a_type_error_and_a_lone_stop_is_one_string(here: World) -> None:
     client = here.client()
     with pytest.raises(TypeError, match="temprature"):
-        await client.generate(PIRATE, "x", temprature=1)  # type: ignore[call-arg]
+        await client.generate(PIRATE, "x", temprature=1)  # type: ignore[call-arg]  # that is the point
     await client.generate(PIRATE, "x", stop="ab", max_tokens=2)
     assert here.engine.seen[-1].stopping.stop == ("ab",)
 

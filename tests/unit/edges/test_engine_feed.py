@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lorry.engine.contract import EngineClient, EngineEvent, Finished, Started
+from lorry.engine.contract import EngineClient, EngineEvent, EngineRequest, Finished, Started
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import DeadlineExceeded, EmptyStream, EngineUnavailable, InternalError, LorryError
@@ -29,8 +29,8 @@ class Taken:
         self.over = asyncio.Event()
         self._stop_after = stop_after
 
-    def begin(self, client: EngineClient, request: object) -> None:
-        self.feed = client.feed(request, self)  # type: ignore[arg-type]
+    def begin(self, client: EngineClient, request: EngineRequest) -> None:
+        self.feed = client.feed(request, self)
 
     def event(self, event: EngineEvent) -> None:
         assert not self.over.is_set(), "nothing follows the end"

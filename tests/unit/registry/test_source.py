@@ -147,7 +147,7 @@ def _slow_everything(world: World) -> Callable[[Connection], Iterator[Rows]]:
 
 async def test_a_kind_of_a_newer_release_reloads_everything(world: World) -> None:
     async with world.registry.database.write() as session:
-        await change_log.record(session, Change("rollout", "x"))  # type: ignore[arg-type]
+        await change_log.record(session, Change("rollout", "x"))  # type: ignore[arg-type]  # no kind of this release
     await world.source.refresh()
     assert world.source.full_loads == 2
 
@@ -214,7 +214,7 @@ async def test_run_survives_an_unreachable_database(world: World, caplog: pytest
             raise OSError("no route")
         return await read()
 
-    source._read = flaky  # type: ignore[method-assign]
+    source._read = flaky  # type: ignore[method-assign]  # it stands in between
     task = asyncio.create_task(source.run())
     for _ in range(3):
         await polls.acquire()
