@@ -33,8 +33,8 @@ class Taken:
         self.feed = client.feed(request, self)
 
     def event(self, event: EngineEvent) -> None:
+        self.events.append(event)  # first of all: who pushes may make an ended connection of what is raised here
         assert not self.over.is_set(), "nothing follows the end"
-        self.events.append(event)
         if isinstance(event, Finished):
             self.over.set()
         if len(self.events) == self._stop_after:
