@@ -16,7 +16,7 @@ from lorry.api.v1 import generate_pb2 as pb
 from lorry.errors import LorryError
 
 ENDS_WITHIN_S = 120.0
-"""A call that has not ended by then hangs. Hundreds at once take tens of seconds where other work has the machine too."""
+"""A call that has not ended by then hangs: hundreds at once take tens of seconds beside other work on the machine."""
 
 
 @dataclass(frozen=True)
