@@ -62,7 +62,7 @@ lint: venv ## ruff, formatting, buf
 
 types: venv ## mypy, strict
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
-	MYPYPATH=examples:benchmarks $(BIN)/mypy examples benchmarks docs tests
+	MYPYPATH=examples:benchmarks:docs $(BIN)/mypy examples benchmarks docs tests
 
 contracts: venv ## the one way down of imports
 	$(BIN)/lint-imports --no-cache

@@ -1,6 +1,7 @@
 """Source roots hold one package and nothing else: a stray file in platform/ would shadow the stdlib's ``platform``."""
 
 import platform
+import re
 import subprocess
 import sys
 import uuid
@@ -51,3 +52,27 @@ def test_every_folder_with_modules_is_a_package(folder: str) -> None:
 def test_no_conftest_outside_tests() -> None:
     strays = [path for root in SOURCE_ROOTS for path in (ROOT / root).rglob("conftest.py")]
     assert strays == []
+
+
+EXCUSED = re.compile(r"#\s*type: ignore\b(?!\[[\w, -]+\]  # \S)|except\s+BaseException\b[^:]*:(?!  # \S)")
+"""An exception to a rule without its reason on its line."""
+
+
+def _without_reason(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if EXCUSED.search(line)]
+
+
+@pytest.mark.parametrize("folder", [*sorted(PYTHON_PACKAGES), "benchmarks", "docs", "examples", "tests"])
+def test_every_exception_to_a_rule_has_its_reason_on_its_line(folder: str) -> None:
+    sources = [path for path in (ROOT / folder).rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+    found = {str(path.relative_to(ROOT)): _without_reason(path.read_text(encoding="utf-8")) for path in sources}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("told", ["", "[misc]", "[misc, arg-type]", "[misc] # one space", "[misc]  #", "[misc, ]x"])
+def test_an_exception_without_a_reason_is_found(told: str) -> None:
+    line = f"import x  #{' type: ignore'}{told}"
+    assert _without_reason(f"a\n    {line}\n") == [line]
+    assert _without_reason(f"import x  #{' type: ignore'}[misc, arg-type]  # it has no types\n") == []
+    assert _without_reason(f"{'except'} BaseException as error:\n") != []
+    assert _without_reason(f"{'except'} BaseException as error:  # whoever leaves\n") == []

@@ -74,10 +74,13 @@ async def test_a_known_load_and_an_engine_that_dies(tracer_base: Path, tmp_path:
             world.start(tenants[0].key, ask(BASE, CONTEXT - 64)) for _ in range(options.scheduler.max_sequences + 3)
         ]
         reading = [asyncio.create_task(call.read()) for call in busy]
-        async with asyncio.timeout(20):
-            while (found := await scrape(world)).sum("lorry_engine_queue_depth") < 3:
+        seats = options.scheduler.max_sequences
+        async with asyncio.timeout(20):  # all may queue before the first of them runs
+            while (found := await scrape(world)).sum("lorry_engine_running") < seats:
                 await asyncio.sleep(0.02)
-        assert found.one("lorry_engine_running", replica="engine-0") == options.scheduler.max_sequences
+            while (found := await scrape(world)).sum("lorry_engine_queue_depth") != 3:
+                await asyncio.sleep(0.02)
+        assert found.one("lorry_engine_running", replica="engine-0") == seats
         assert found.one("lorry_gateway_inflight") == len(busy)
 
         pid = world.platform.engine.pid

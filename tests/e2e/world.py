@@ -34,8 +34,8 @@ EOS_TRACER = 99
 DEVICE_ROOM = 3
 CHANGE_HOLDS_S = 5.0
 """A change is in force within a second as a rule and this always."""
-FREE_WITHIN_S = 2.0
-"""Bounds the wait for an engine that is to be idle within one step, on a busy machine."""
+FREE_WITHIN_S = 10.0
+"""Bounds the wait for an engine that is to be idle within one step, on a machine that may be busy for seconds."""
 
 
 def write_base(folder: Path) -> None:

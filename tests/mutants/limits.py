@@ -43,7 +43,8 @@ GUARDS = (
     Guard(
         "a_refusal_gives_everything_back",
         GATE,
-        "        except BaseException:\n            hold.refuse()\n            raise\n",
+        "        except BaseException:  # a cancelled caller too gives everything back\n"
+        "            hold.refuse()\n            raise\n",
         "        finally:\n            pass\n",
         (f"{GATE_TESTS}::test_who_is_seated_too_late_is_told_so",),
     ),

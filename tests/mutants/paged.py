@@ -7,6 +7,7 @@ from tests.mutants.guard import Guard
 ADAPTERS = "platform/lorry/engine/gpu/adapters.py"
 TABLES = "platform/lorry/layers/slot_tables.py"
 STORAGE = "tests/unit/engine/gpu/test_storage.py"
+ROWS = "tests/unit/engine/gpu/test_storage_rows.py"
 SCHEDULES = "tests/unit/engine/gpu/test_schedules.py"
 FILL = "tests/unit/engine/gpu/test_foreign_fill.py"
 RUNNER = "platform/lorry/engine/gpu/runner.py"
@@ -57,21 +58,21 @@ GUARDS = (
         TABLES,
         "(begins % ALIGN != 0).any() or ",
         "",
-        (f"{STORAGE}::test_a_bad_row_is_not_published",),
+        (f"{ROWS}::test_a_bad_row_is_not_published",),
     ),
     Guard(
         "a_piece_ends_in_its_page",
         TABLES,
         "        if over.any():\n",
         "        if False:\n",
-        (f"{STORAGE}::test_a_piece_that_ends_behind_its_page_is_not_published",),
+        (f"{ROWS}::test_a_piece_that_ends_behind_its_page_is_not_published",),
     ),
     Guard(
         "a_piece_is_not_in_nobodys_page",
         TABLES,
         "begins >= pages * page_bytes",
         "begins > pages * page_bytes",
-        (f"{STORAGE}::test_nobodys_page_is_outside_the_arena",),
+        (f"{ROWS}::test_nobodys_page_is_outside_the_arena",),
     ),
     Guard(
         "an_emptied_slot_has_no_generation",
@@ -85,7 +86,7 @@ GUARDS = (
         "platform/lorry/engine/gpu/pages.py",
         "        return self._free.pop()\n",
         "        return self._free[-1]\n",
-        (f"{STORAGE}::test_more_than_the_arena_has_is_an_error_with_the_numbers",),
+        (f"{ROWS}::test_more_than_the_arena_has_is_an_error_with_the_numbers",),
     ),
     Guard(
         "idle_pages_give_their_pages_back",

@@ -9,6 +9,7 @@ GATEWAY = "platform/lorry/gateway"
 REGISTRY = "platform/lorry/registry"
 RESOURCES = "tests/security/test_resources.py"
 SECRETS = "tests/security/test_secrets.py"
+SECRETS_OF_PARTS = "tests/security/test_secrets_of_parts.py"
 TRAVERSAL = "tests/security/test_traversal.py"
 FLOOD = f"{RESOURCES}::test_a_flood_without_a_key_does_not_reach_the_database"
 
@@ -46,7 +47,7 @@ GUARDS = (
         f"{REGISTRY}/db/engine.py",
         '== "postgresql", hide_parameters=True)',
         '== "postgresql")',
-        (f"{SECRETS}::test_what_a_constraint_makes_it_say",),
+        (f"{SECRETS_OF_PARTS}::test_what_a_constraint_makes_it_say",),
     ),
     Guard(
         "a_prefix_is_a_path",

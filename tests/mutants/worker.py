@@ -58,7 +58,7 @@ def _test(output: str, arguments: list[str]) -> NoReturn:
         import pytest
 
         status = int(pytest.main(arguments))
-    except BaseException:
+    except BaseException:  # of pytest or a plugin: said, and the run is broken
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -79,7 +79,9 @@ async def ended_keys(here: World) -> dict[str, str]:
 
 
 def touch() -> tenant_pb.UpdateTenantRequest:
-    return CALLS["lorry.api.v1.TenantAdminService/UpdateTenant"].request(of_nobody("tenants/anna"))  # type: ignore[no-any-return]
+    call = CALLS["lorry.api.v1.TenantAdminService/UpdateTenant"]
+    made: tenant_pb.UpdateTenantRequest = call.request(of_nobody("tenants/anna"))
+    return made
 
 
 async def test_no_rpc_answers_without_a_good_key(street: Street) -> None:

@@ -1,91 +1,23 @@
-"""Secrets are in no log, no error, no trailer, no ``repr`` and no state, whatever fails and however much is logged."""
+"""Secrets are in no log, no error and no trailer, whatever is asked and however much is logged."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
 import json
-import re
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-import lorry
 from lorry import errors
-from lorry.adapters.s3 import S3Store
-from lorry.api.v1 import adapter_admin_pb2 as a
 from lorry.api.v1 import generate_pb2 as g
 from lorry.api.v1 import tenant_admin_pb2 as t
-from lorry.cli.app import main
-from lorry.cli.homes import Home
-from lorry.cli.output import written
-from lorry.cli.platform import Settings
-from lorry.cli.profile import Profile, load_profile
-from lorry.cli.remedies import print_error
-from lorry.cli.session import Session
-from lorry.client import Client, Tls
-from lorry.config import EngineConfig, StoreConfig, TierConfig
 from lorry.engine.fake import Fault, FaultKind
-from lorry.registry import Registry
-from lorry.registry.bootstrap import Bootstrap
-from lorry.registry.db.engine import async_url
-from lorry.registry.keys import Peppers
-from lorry.registry.secretfiles import SecretError, load_secrets
-from tests.security.leaks import Said, listening
-from tests.security.world import CHUNK_BYTES, Outcome, World, world
-from tests.unit.engine_contract.fakes import tokenizer
+from tests.security.places import ANSWER, PASSWORD, PROMPT, Place, generate
+from tests.unit.engine_contract.fakes import always
 
-PASSWORD = "pw-3f9c1d7e5b"
-S3_SECRET = "s3-secret-7d0b2a99c4"
-PROMPT = "prompt-marker-51e0 my card is 4111"
-ANSWER = "answer-marker-9a77"
 FAULTS = (FaultKind.FAIL, FaultKind.END, FaultKind.HANG, FaultKind.PROVENANCE, FaultKind.DIE)
-UNUSED_PORT = 1
-"""Nothing listens there, and nothing may: it belongs to the system."""
-
-
-@dataclass
-class Place:
-    here: World
-    said: Said
-    home: Path
-
-    def hear(self, what: str, found: Outcome) -> Outcome:
-        self.said.hear(f"{what} {found.code}", f"{found.message} {found.reason} {found.details!r}")
-        return found
-
-
-@pytest.fixture
-async def place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> AsyncIterator[Place]:
-    """A platform whose every word is heard from its first start on."""
-    said = Said({"database password": PASSWORD, "S3 secret": S3_SECRET, "prompt": PROMPT, "answer": ANSWER})
-    with listening(said):
-        async with world(tmp_path) as here:
-            await here.tenant("anna", "owner", "member")
-            for who, key in here.keys.items():
-                said.secrets[f"key of {who}"] = key.rpartition("_")[2]
-            folder = tmp_path / "home" / "secrets"
-            for name in ("key_pepper", "kv_salt"):
-                text = (folder / name).read_text().strip()
-                said.secrets[name] = text
-                said.secrets[f"{name} as bytes"] = repr(bytes.fromhex(text))[2:-1]
-            said.secrets["MAC of a key"] = here.registry.peppers.mac(
-                here.keys["anna owner"], here.registry.peppers.current_id
-            )
-            here.engine.script = lambda request: tokenizer().encode(ANSWER, add_special=False)
-            yield Place(here, said, tmp_path / "home")
-    for where, text in zip(("standard output", "standard error"), capfd.readouterr(), strict=True):
-        said.hear(where, text)
-    assert said.leaks() == []
-
-
-def generate(model: str, prompt: str = PROMPT, **fields: Any) -> g.GenerateRequest:
-    return g.GenerateRequest(model=model, prompt=prompt, stopping=g.StoppingParams(max_tokens=20), **fields)
 
 
 async def test_what_a_tenants_requests_can_make_it_say(place: Place) -> None:
@@ -125,7 +57,7 @@ async def test_what_a_tenants_requests_can_make_it_say(place: Place) -> None:
         for at in (0, 2):
             error = errors.AdapterLoadFailed("adapter: it could not be loaded") if kind is FaultKind.FAIL else None
             fault = Fault(kind, at, error)
-            here.engine.fault = lambda r, fault=fault: fault  # type: ignore[misc]
+            here.engine.fault = always(fault)
             for path in paths:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3):
@@ -200,95 +132,6 @@ async def test_what_a_path_can_write_into_the_log(place: Place, monkeypatch: pyt
     assert first.isprintable()
 
 
-async def test_what_a_lost_database_makes_it_say(place: Place) -> None:
-    """Down from the start, and down under way; the password is in the address."""
-    url = f"postgresql://lorry:{PASSWORD}@127.0.0.1:{UNUSED_PORT}/lorry"
-    registry = Registry(url, Peppers((b"p" * 32,)))
-    try:
-        source = registry.snapshots()
-        running = asyncio.create_task(source.run())
-        with pytest.raises(errors.Unavailable) as caught:
-            await source.refresh()
-        await asyncio.sleep(0.3)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        place.said.hear("unavailable", f"{caught.value} {caught.value.__cause__}")
-        for thing in (registry, registry.database, registry.database.engine, source, registry.tenants):
-            place.said.hear("repr", repr(thing))
-    finally:
-        await registry.close()
-    for broken in (f"postgresql://lorry:{PASSWORD}", f"mysql://lorry:{PASSWORD}@h/d", PASSWORD):
-        with pytest.raises(ValueError, match="registry url") as wrong:
-            async_url(broken)
-        place.said.hear("bad url", "".join([str(wrong.value), repr(wrong.value.__context__ and "")]))
-    place.said.hear("url", repr(async_url(url)))
-    await place.here.registry.database.engine.dispose()
-    (place.here.folder / "registry.db").rename(place.here.folder / "gone.db")
-    (place.here.folder / "registry.db").write_bytes(b"not a database" * 100)
-    for path, request in (
-        ("TenantAdminService/GetTenant", t.GetTenantRequest(name="tenants/anna")),
-        ("AdapterAdminService/CreateAdapter", a.CreateAdapterRequest(parent="tenants/anna", adapter_id="x")),
-    ):
-        found = await place.here.call(f"lorry.api.v1.{path}", request, place.here.keys["anna owner"])
-        assert found.code in ("UNAVAILABLE", "INTERNAL")
-        place.hear("lost", found)
-
-
-async def test_what_a_constraint_makes_it_say(place: Place) -> None:
-    """Values that a statement carries are in no message of the database's: its parameters are hidden."""
-    from sqlalchemy import exc, text
-
-    value = place.said.secrets["a statement's value"] = "row-value-5512aa"
-    database = place.here.registry.database
-    for statement in ("INSERT INTO tenant (id, name) VALUES (:v, :v)", "SELECT :v FROM nowhere"):
-        with pytest.raises((errors.LorryError, exc.SQLAlchemyError)) as caught:
-            async with database.write() as session:
-                await session.execute(text(statement), {"v": value})
-        place.said.hear("raised", f"{caught.value} {caught.value.__cause__}")
-    from lorry.registry.db.engine import _constraint_of
-
-    class Diagnosis:
-        table_name, constraint_name = "tenant", "uq_tenant_name"
-
-    class OfPostgres(Exception):
-        diag = Diagnosis()
-
-    told = _constraint_of(exc.IntegrityError("INSERT", {}, OfPostgres(f"Failing row contains ({value})")))
-    assert told == "tenant, uq_tenant_name"
-
-
-async def test_what_a_failing_store_makes_it_say(place: Place) -> None:
-    config = StoreConfig(
-        url="s3://bucket/prefix",
-        endpoint_url=f"http://127.0.0.1:{UNUSED_PORT}",
-        access_key="AKIAEXAMPLE",
-        secret_key=S3_SECRET,
-        attempts=1,
-    )
-    store = S3Store(config, "bucket", "prefix")
-    for step in (store.prepare_sync, lambda: store.exists_sync("a/b")):
-        with pytest.raises(errors.ObjectStoreUnavailable) as caught:
-            step()
-        place.said.hear("store", f"{caught.value} {caught.value.__cause__} {caught.value.metadata}")
-    store.close()
-    home = Home(place.home)
-    for thing in (
-        store,
-        config,
-        EngineConfig(place.home, config, TierConfig(place.home)),
-        Settings(home, place.home, store=config),
-    ):
-        place.said.hear("repr", repr(thing) + str(thing))
-    place.here.store.now = store  # as far as registration needs one
-    owner = place.here.client("anna owner")
-    await owner.call("CreateAdapter", a.CreateAdapterRequest(parent="tenants/anna", adapter_id="json"))
-    upload = await owner.upload("tenants/anna/adapters/json", place.here.files, CHUNK_BYTES)
-    request = a.CreateAdapterVersionRequest(parent="tenants/anna/adapters/json", upload=upload, base="models/tiny")
-    found = await place.here.call("lorry.api.v1.AdapterAdminService/CreateAdapterVersion", request, owner.key)
-    assert found.code in ("UNAVAILABLE", "INTERNAL")
-    place.hear("registration", found)
-
-
 async def test_what_admin_calls_make_it_say(place: Place) -> None:
     """A key's text is in the one answer that makes it, and nowhere after it: no list, no audit, no second look."""
     here = place.here
@@ -314,138 +157,3 @@ async def test_what_admin_calls_make_it_say(place: Place) -> None:
         here.keys["admin"],
     )
     assert refused.code == "INVALID_ARGUMENT"
-
-
-async def test_what_the_command_line_says(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """With its own key, a wrong one, none, a server that is away and a broken profile; with and without --json."""
-    here, key = place.here, place.here.keys["anna owner"]
-    monkeypatch.setenv("LORRY_PROFILE", str(tmp_path / "profile.toml"))
-    monkeypatch.delenv("LORRY_TENANT", raising=False)
-    wrong = "lorry_0123456789abcdef_" + "feedc0de" * 8
-    place.said.secrets["a wrong key"] = "feedc0de" * 8
-    monkeypatch.setenv("LORRY_ADDRESS", here.gateway.address)
-    commands = (
-        ["whoami"],
-        ["keys", "list", "--tenant", "anna"],
-        ["adapters", "show", "tenants/anna/adapters/none"],
-        ["generate", "tenants/anna/adapters/none", PROMPT],
-        ["tenants", "list"],
-        ["doctor"],
-    )
-    for env in (key, wrong):
-        monkeypatch.setenv("LORRY_API_KEY", env)
-        for command in commands:
-            for json_too in ([], ["--json"]):
-                with contextlib.suppress(SystemExit):
-                    await asyncio.to_thread(main, [*command, *json_too])
-    monkeypatch.setenv("LORRY_ADDRESS", f"127.0.0.1:{UNUSED_PORT}")
-    await asyncio.to_thread(main, ["whoami", "--json", "--retries", "0"])
-    monkeypatch.delenv("LORRY_ADDRESS")
-    monkeypatch.delenv("LORRY_API_KEY")
-    await asyncio.to_thread(main, ["whoami", "--json"])
-    assert await asyncio.to_thread(main, ["login", "--address", here.gateway.address, "--key", key, "--json"]) == 0
-    profile = load_profile()
-    assert profile is not None
-    assert profile.api_key == key
-    place.said.hear("repr", repr(profile))
-    path = tmp_path / "profile.toml"
-    path.write_text(path.read_text() + "\nnonsense")
-    assert await asyncio.to_thread(main, ["whoami", "--json"]) == 1
-    path.chmod(0o644)
-    assert await asyncio.to_thread(main, ["whoami"]) == 1
-    for where, text in zip(("stdout", "stderr"), capfd.readouterr(), strict=True):
-        place.said.hear(where, text)
-        assert where == "stdout" or "UNAUTHENTICATED" in text
-
-
-async def test_what_secret_files_make_it_say(place: Place, tmp_path: Path) -> None:
-    folder = tmp_path / "own" / "secrets"
-    folder.mkdir(parents=True)
-    text = place.said.secrets["a damaged secret"] = "deadbeefdeadbeef" * 3
-    for damage in (text, f"{text}zz", f"{text},{text}"):
-        for name in ("key_pepper", "kv_salt"):
-            (folder / name).write_text(damage)
-            (folder / name).chmod(0o600)
-        with pytest.raises(SecretError) as caught:
-            load_secrets(tmp_path / "own", {})
-        place.said.hear("damaged", f"{caught.value} {caught.value.__context__ and caught.value.__suppress_context__}")
-    with pytest.raises(SecretError) as caught:
-        load_secrets(tmp_path / "own", {"LORRY_KEY_PEPPER": text, "LORRY_KV_SALT": text})
-    place.said.hear("by environment", str(caught.value))
-    secrets = load_secrets(place.home, {})
-    start = Bootstrap(f"postgresql://u:{PASSWORD}@h/d", secrets, place.here.keys["admin"])
-    session = Session("h:1", place.here.keys["admin"], Tls(), "anna", "here")
-    for thing in (
-        secrets,
-        secrets.peppers,
-        secrets.peppers.new_key(),
-        start,
-        session,
-        Profile("h:1", place.here.keys["admin"]),
-        place.here.source.current(),
-        place.here.registry,
-        place.here.gateway,
-        place.here.gateway._generations.admission,
-    ):
-        place.said.hear(f"repr of {type(thing).__name__}", repr(thing) + str(thing))
-    with Client("127.0.0.1:1", place.here.keys["admin"]) as client:
-        place.said.hear("repr of a client", repr(client))
-
-
-def test_terminals_get_no_control_characters(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What a model or a server wrote moves no cursor; what goes into a pipe is as it came."""
-    evil = "a\x1b[2J\x9b2J\x07b\tc\nd\u200de"
-    assert written(evil) == evil
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert written(evil) == "a[2J2Jb\tc\nd\u200de"
-    print_error(errors.InvalidRequest(f"field: {evil}"), as_json=False)
-    told = capsys.readouterr().err
-    assert told.strip().isprintable()
-
-
-SENSITIVE = {
-    "access_key", "admin_key", "answer", "api_key", "cache_salt", "keys", "kv_salt", "logprobs", "mac", "password",
-    "pepper", "peppers", "prompt", "prompt_logprobs", "salt", "salts", "secret", "secret_key", "secrets", "spare",
-    "tenant_salt", "text", "token", "token_ids", "tokens",
-}  # fmt: skip
-HARMLESS = {
-    ("Choice", "text"), ("Choice", "token_ids"), ("Delta", "text"), ("Delta", "token_ids"),  # a client's own answer
-    ("Choice", "logprobs"), ("Delta", "logprobs"), ("Result", "prompt_logprobs"),
-    ("_Growing", "text"), ("_Growing", "token_ids"), ("_Growing", "logprobs"),
-    ("Outer", "spare"), ("_Question", "answer"), ("Admitted", "answer"),  # no text: how one is to look
-    ("Call", "text"),  # of the demo, whose prompts are printed
-    ("Tables", "keys"),  # entries, whose own repr hides the MAC
-    ("Entry", "keys"),  # hashes of KV blocks
-    ("LoraFields", "tokens"), ("EmbeddingPlan", "token_ids"), ("HeadPlan", "token_ids"), ("HeadExtras", "token_ids"),
-    ("OutputParams", "prompt_logprobs"),  # how many are wanted
-    ("Tick", "text"), ("Bills", "prompt"), ("Price", "prompt"),  # of a chart, tokens, an amount
-}  # fmt: skip
-_HIDDEN = re.compile(r"repr=False")
-
-
-def test_no_dataclass_prints_what_is_secret() -> None:
-    """Every field with a telling name is left out of its ``repr``, or is named here as harmless."""
-    root = Path(lorry.__file__).parents[2]
-    found = []
-    for path in sorted([*root.glob("platform/lorry/**/*.py"), *root.glob("admin/**/*.py")]):
-        source = path.read_text()
-        for node in ast.walk(ast.parse(source)) if "@dataclass" in source else ():
-            if not isinstance(node, ast.ClassDef):
-                continue
-            made = [ast.unparse(one) for one in node.decorator_list if "dataclass" in ast.unparse(one)]
-            if not made or _HIDDEN.search(made[0]):
-                continue
-            for field in node.body:
-                if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-                    continue
-                name, kind = field.target.id, ast.unparse(field.annotation)
-                hidden = field.value is not None and _HIDDEN.search(ast.unparse(field.value))
-                number = name in ("tokens", "text") and kind not in ("str", "tuple[int, ...]", "list[str]")
-                number |= kind.startswith(("bool", "type["))
-                if name in SENSITIVE and not hidden and not number and (node.name, name) not in HARMLESS:
-                    found.append(f"{path.relative_to(root)}: {node.name}.{name}: {kind}")
-    assert found == []

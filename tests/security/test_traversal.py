@@ -45,7 +45,8 @@ def _chunk(upload: str, file: str) -> a.PutChunkRequest:
 
 
 def _version(n: Names, **fields: str) -> a.CreateAdapterVersionRequest:
-    return a.CreateAdapterVersionRequest(**{"parent": n.adapter, "upload": n.upload, "base": n.base, **fields})  # type: ignore[arg-type]
+    given: dict[str, Any] = {"parent": n.adapter, "upload": n.upload, "base": n.base, **fields}
+    return a.CreateAdapterVersionRequest(**given)
 
 
 REFUSED: dict[str, tuple[str, str, Place]] = {

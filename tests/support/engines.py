@@ -126,7 +126,7 @@ def preempt_at_every_step(r: Running) -> set[str]:
             met.add(chosen)
         return make()
 
-    r.parts.scheduler.plan = plan  # type: ignore[method-assign]
+    r.parts.scheduler.plan = plan  # type: ignore[method-assign]  # it stands in between
     return met
 
 

@@ -135,7 +135,7 @@ def _open(address: str, context: ssl.SSLContext, name: str | None, wait_s: float
     plain = socket.create_connection((host.strip("[]"), int(port)), timeout=wait_s)
     try:
         return context.wrap_socket(plain, server_hostname=name or host.strip("[]"))
-    except BaseException:
+    except BaseException:  # nobody else would close it, whatever was raised
         plain.close()
         raise
 

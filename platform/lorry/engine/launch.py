@@ -66,7 +66,8 @@ class EngineProcess:
             with suppress(ConnectionError):  # it has ended already; _warm says so
                 self._process.stdin.write(json.dumps(to_plain(self._config)).encode() + b"\n")
                 await self._process.stdin.drain()
-            return await asyncio.wait_for(self._warm(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await self._warm()
         except TimeoutError:
             await self.kill()
             raise EngineUnavailable(f"the engine was not warm after {timeout_s:.0f} s\n{self.tail()}") from None

@@ -135,8 +135,8 @@ async def anna(with_base: Platform, tmp_path: Path) -> Client:
     return client
 
 
-def pin(number: int, mode: int = pb.PIN_MODE_UNSPECIFIED) -> pb.SetPinRequest:
-    return pb.SetPinRequest(parent=ANNA, version=f"{JSON}/versions/{number}", mode=mode)  # type: ignore[arg-type]
+def pin(number: int, mode: Any = pb.PIN_MODE_UNSPECIFIED) -> pb.SetPinRequest:
+    return pb.SetPinRequest(parent=ANNA, version=f"{JSON}/versions/{number}", mode=mode)
 
 
 async def test_pins(with_base: Platform, anna: Client) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import Counter
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.client.channels import KEEPALIVE_S, channel_options
@@ -140,3 +143,18 @@ async def test_sizes_both_ways() -> None:
         assert error is not None
         assert "context" in error.message, "it was read"
         assert (await here.stub.Generate(request(max_tokens=8), metadata=here.metadata())).choices
+
+
+async def test_calls_that_nobody_takes_for_a_while_are_all_answered() -> None:
+    """While the loop stands still no handler begins. Of more than a thousand calls that wait so grpc by itself would
+    refuse some at random, and every one beyond three thousand; the gateway keeps them all."""
+    async with world() as here:
+        with grpc.insecure_channel(here.gateway.address, [OWN]) as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            calls = [check.future(health_pb2.HealthCheckRequest(), timeout=60.0) for _ in range(2_500)]
+            refused = threading.Event()
+            for call in calls:
+                call.add_done_callback(lambda done: None if done.code() is grpc.StatusCode.OK else refused.set())
+            refused.wait(1.5)  # on the loop itself: no answer can be made meanwhile
+            await until(lambda: all(call.done() for call in calls))
+            assert Counter(call.code() for call in calls) == {grpc.StatusCode.OK: len(calls)}

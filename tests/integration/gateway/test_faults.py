@@ -185,7 +185,8 @@ async def test_a_client_that_does_not_read_is_cut_and_bills_what_it_was_handed()
                     came += len((await call.read()).delta.token_ids)
 
             with pytest.raises(grpc.RpcError) as told:
-                await asyncio.wait_for(read_on(), 20)
+                async with asyncio.timeout(20):
+                    await read_on()
             assert isinstance(error_from_rpc(told.value), RequestCancelled), "who reads on after all is told"
             assert "read nothing for 0.2 s" in str(told.value)
             assert 0 < came <= stalled.output_tokens

@@ -223,7 +223,7 @@ async def test_an_engine_that_does_not_answer_or_is_broken_is_down() -> None:
                 raise error
             await asyncio.Event().wait()
 
-        here.engine.metrics = metrics  # type: ignore[method-assign]
+        here.engine.metrics = metrics  # type: ignore[method-assign]  # the test's in its place
         async with watched(here, answer_s=0.05) as address:
             for _ in range(2):
                 assert (await scrape(address)).one("lorry_engine_up", replica="engine-0") == 0
@@ -284,7 +284,7 @@ async def test_many_scrapes_at_once_are_one_question() -> None:
             await go.wait()
             return await real()
 
-        here.engine.metrics = metrics  # type: ignore[method-assign]
+        here.engine.metrics = metrics  # type: ignore[method-assign]  # the test's in its place
         async with watched(here) as address:
             scraping = [asyncio.create_task(scrape(address)) for _ in range(20)]
             await until(lambda: bool(asked))
@@ -305,7 +305,7 @@ async def test_who_leaves_does_not_take_the_answer_of_others_along() -> None:
             await go.wait()
             return await real()
 
-        here.engine.metrics = metrics  # type: ignore[method-assign]
+        here.engine.metrics = metrics  # type: ignore[method-assign]  # the test's in its place
         pages = MetricPages(here.gateway.watched, [Target("engine-0", here.engine)])
         first, second = (asyncio.create_task(pages.metrics()) for _ in range(2))
         await asked.wait()

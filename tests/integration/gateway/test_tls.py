@@ -272,6 +272,7 @@ async def test_a_stop_does_not_wait_for_a_goodbye(made: tuple[Certificates, Cert
     first, _ = made
     async with secured(TlsConfig(*first.server)) as here:
         assert here.gateway.http is not None
+        served = here.gateway.http._server.server_state
         trusted = ssl.create_default_context(cafile=str(first.ca))
         reader, writer = await asyncio.open_connection("127.0.0.1", here.gateway.http.port, ssl=trusted)
         writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -279,5 +280,5 @@ async def test_a_stop_does_not_wait_for_a_goodbye(made: tuple[Certificates, Cert
         reader._transport.pause_reading()  # type: ignore[attr-defined]  # nobody answers the goodbye
         async with asyncio.timeout(NOW_S):
             await here.gateway.stop(grace=30.0)
-        await until(lambda: not here.gateway.http._server.server_state.connections)  # type: ignore[union-attr]
+        await until(lambda: not served.connections)
         writer.transport.abort()

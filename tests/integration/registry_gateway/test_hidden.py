@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -38,8 +39,8 @@ async def hidden(url: str) -> AsyncIterator[tuple[World, Customer]]:
         anna, _, gone, lost = [await here.customer(name) for name in ("anna", "bert", "gone", "lost")]
         await here.registry.adapters.create(here.admin, "bert", "private")
         await here.registry.grants.create(here.admin, "anna", gone.model)
-        # Neither store nor engines have a part in a deletion.
-        lifecycle = LifecycleService(here.registry.database, None, None)  # type: ignore[arg-type]
+        nobody: Any = None  # neither store nor engines have a part in a deletion
+        lifecycle = LifecycleService(here.registry.database, nobody, nobody)
         await lifecycle.delete(here.admin, AdapterName("platform", "gone"))
         grant = await here.registry.grants.create(here.admin, "anna", lost.model)
         await here.registry.grants.revoke(here.admin, "anna", grant.id)

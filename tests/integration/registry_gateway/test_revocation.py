@@ -57,8 +57,8 @@ async def revoke(here: World, customer: Customer, kind: str) -> None:
             version = AdapterName("platform", customer.name, version=number)
             await VersionStates(registry.database).quarantine(admin, version, "test")
     else:
-        # Neither store nor engines have a part in a deletion.
-        lifecycle = LifecycleService(registry.database, None, None)  # type: ignore[arg-type]
+        nobody: Any = None  # neither store nor engines have a part in a deletion
+        lifecycle = LifecycleService(registry.database, nobody, nobody)
         await lifecycle.delete(admin, adapter)
 
 

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from lorry.layers.spec import DecoderSpec
 from tests.unit.cli.tiny_gguf import HEADS, HIDDEN, KV_HEADS, LAYERS, TEMPLATE, TOKENS, permuted, write_tiny_gguf
 
 
-def converted(tmp_path: Path, **options: object) -> tuple[Path, dict[str, np.ndarray]]:
+def converted(tmp_path: Path, **options: Any) -> tuple[Path, dict[str, np.ndarray]]:
     gguf_file, out = tmp_path / "tiny.gguf", tmp_path / "base"
-    expected = write_tiny_gguf(gguf_file, **options)  # type: ignore[arg-type]
+    expected = write_tiny_gguf(gguf_file, **options)
     out.mkdir()
     convert_gguf(gguf_file, out)
     return out, expected

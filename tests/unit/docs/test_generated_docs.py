@@ -1,34 +1,25 @@
 """What the documentation states of code is made from that code, and is as it would be made now."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
+import generate
 import pytest
+from making.api import read_protos
+from making.cli import commands
 
 from lorry.cli.app import build_parser
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["README.md", "docs/adapters.md", "docs/api.md", "docs/cli.md", "docs/metrics.md"])
-def test_a_page_is_what_the_generator_makes(generate: ModuleType, name: str) -> None:
-    made: dict[Path, str] = generate.pages()
+def test_a_page_is_what_the_generator_makes(name: str) -> None:
+    made = generate.pages()
     assert (ROOT / name).read_text(encoding="utf-8") == made[ROOT / name], "run `make docs`"
 
 
-def test_every_marked_part_is_there(generate: ModuleType) -> None:
+def test_every_marked_part_is_there() -> None:
     marked = {
         name: re.findall(r"<!-- generated: ([a-z-]+) -->", (ROOT / name).read_text(encoding="utf-8"))
         for name in ("README.md", "docs/adapters.md")
@@ -36,9 +27,9 @@ def test_every_marked_part_is_there(generate: ModuleType) -> None:
     assert marked == {"README.md": ["make-help"], "docs/adapters.md": ["formats"]}
 
 
-def test_every_field_and_message_has_its_row(generate: ModuleType) -> None:
+def test_every_field_and_message_has_its_row() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    for proto in generate.read_protos():
+    for proto in read_protos():
         for message in proto.file.message_type:
             assert f"### {message.name}\n" in page
             section = page.split(f"### {message.name}\n", 1)[1].split("\n### ", 1)[0]
@@ -47,10 +38,10 @@ def test_every_field_and_message_has_its_row(generate: ModuleType) -> None:
             assert [method for method in service.method if f"| `{method.name}` |" not in page] == []
 
 
-def test_every_command_and_flag_is_listed(generate: ModuleType) -> None:
+def test_every_command_and_flag_is_listed() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    for name, _, parser in generate._commands(build_parser()):
-        for action, _, own in [*generate._commands(parser)] or [("", "", parser)]:
+    for name, _, parser in commands(build_parser()):
+        for action, _, own in [*commands(parser)] or [("", "", parser)]:
             heading = f"lorry {name} {action}".rstrip()
             assert f"# {heading}\n" in page
             section = page.split(f"# {heading}\n", 1)[1].split("\n#", 1)[0] + page.split("\n## ", 1)[0]

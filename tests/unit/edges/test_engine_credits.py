@@ -21,7 +21,7 @@ from lorry.errors import EngineUnavailable, InternalError, RequestCancelled
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 from lorry.request import OutputParams, TokenLogprobs
-from tests.unit.engine_contract.contract import Bench, bench_request, collect, ids_of, text_of
+from tests.unit.engine_contract.bench import Bench, bench_request, collect, ids_of, text_of
 from tests.unit.engine_contract.fakes import bench_of, fake_engine
 
 WAIT_S = 20.0

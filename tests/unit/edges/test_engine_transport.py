@@ -15,7 +15,7 @@ from lorry.engine.fake import FakeEngine
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import AlreadyExists, EngineUnavailable, LorryError
 from lorry.request import SamplingParams
-from tests.unit.engine_contract.contract import Bench, bench_request, collect
+from tests.unit.engine_contract.bench import Bench, bench_request, collect
 from tests.unit.engine_contract.fakes import bench_of, fake_engine, over_a_socket
 
 WAIT_S = 10.0

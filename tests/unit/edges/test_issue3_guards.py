@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lorry.errors import InternalError, Overloaded, SlotIntegrity
-from lorry.ids import RequestId
+from lorry.ids import AdapterKey, RequestId
 from lorry.scheduler import SequenceResult, StepResult
 from tests.unit.residency.memory_host import version
 from tests.unit.scheduler.rig import Rig
@@ -15,7 +15,7 @@ IDS = tuple(range(10, 26))
 
 
 @pytest.mark.parametrize("adapter", [B.key, None], ids=["another", "the base"])
-def test_a_decode_on_another_adapter_ends_its_request(adapter: object) -> None:
+def test_a_decode_on_another_adapter_ends_its_request(adapter: AdapterKey | None) -> None:
     """The same as for the first token, on the short path that nearly all decodes take."""
     rig = Rig()
     rig.add("one", A, out=8)
@@ -23,7 +23,7 @@ def test_a_decode_on_another_adapter_ends_its_request(adapter: object) -> None:
     rig.step()
     plan = rig.scheduler.plan()
     assert plan is not None
-    rows = tuple(SequenceResult(row.sequence, (7,), adapter) for row in plan.sequences)  # type: ignore[arg-type]
+    rows = tuple(SequenceResult(row.sequence, (7,), adapter) for row in plan.sequences)
     rig.updates += rig.scheduler.complete(plan, StepResult(plan.step, rows, 0.0))
     rig.events += rig.scheduler.drain_events()
     assert isinstance(rig.error("one"), SlotIntegrity)

@@ -4,6 +4,7 @@ still comes to all of them."""
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found: Counter[str] = Counter()
     attempt = Admission._try
 
-    def counted(self: Admission, entry, *rest, **more):  # type: ignore[no-untyped-def, type-arg]
+    def counted(self: Admission[Any], entry: Any, *rest: Any, **more: Any) -> Any:
         found[entry.request.request_id] += 1
         return attempt(self, entry, *rest, **more)
 

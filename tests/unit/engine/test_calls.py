@@ -135,9 +135,14 @@ def test_each_choice_is_a_sequence_that_names_its_number_and_the_first() -> None
         cache_salt=b"salt",
         cache_scope="scope",
     )
-    own = {"queue_deadline": None, "ttft_deadline": None, "output": OutputParams(4, None), "after": RequestId("r#1")}
+    own: dict[str, Any] = {
+        "queue_deadline": None,
+        "ttft_deadline": None,
+        "output": OutputParams(4, None),
+        "after": RequestId("r#1"),
+    }
     for index, other in enumerate(others, 1):
-        assert other == replace(first, request_id=RequestId(f"r#1/{index}"), choice=index, **own)  # type: ignore[arg-type]
+        assert other == replace(first, request_id=RequestId(f"r#1/{index}"), choice=index, **own)
     assert [type(event) for event in desk.told] == [RequestAdmitted]
 
 

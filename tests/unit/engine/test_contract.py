@@ -11,7 +11,8 @@ from lorry.text import Tokenizer
 from tests.support.adapters import save_adapter
 from tests.support.engines import TINY_MEMORY, engine_config, running
 from tests.support.tiny_base import write_tiny_base
-from tests.unit.engine_contract.contract import Bench, EngineContract
+from tests.unit.engine_contract.bench import Bench
+from tests.unit.engine_contract.contract import EngineContract
 
 
 @pytest.fixture(scope="module")

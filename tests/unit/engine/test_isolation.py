@@ -80,9 +80,8 @@ async def test_an_adapter_that_overflows_ends_alone(tmp_path: Path) -> None:
             base = [ask(r.engine, [i, 2, 3], None, 6) for i in range(2)]
             results = await asyncio.gather(*poisoned, *healthy, *base, return_exceptions=True)
             assert all(isinstance(result, NonFiniteLogits) for result in results[:3])
-            for result in results[3:]:
-                assert not isinstance(result, BaseException)
-            assert [set(result.ids) for result in results[3:]] == [{token}] * 3 + [{HOME}] * 2  # type: ignore[union-attr]
+            unharmed = [result for result in results[3:] if not isinstance(result, BaseException)]
+            assert [set(result.ids) for result in unharmed] == [{token}] * 3 + [{HOME}] * 2, results[3:]
         assert (await r.engine.state())["faults"] == {"NON_FINITE_LOGITS": 9}
 
 

@@ -171,7 +171,7 @@ async def test_damage_is_found_when_the_slot_is_given_to_another(folder: Path) -
                     weights.b[0].mul_(1.5)
             return make()
 
-        r.parts.scheduler.plan = plan  # type: ignore[method-assign]
+        r.parts.scheduler.plan = plan  # type: ignore[method-assign]  # it stands in between
         began = asyncio.create_task(events_before_the_fault(r, one, 200))
         while not (await r.engine.state())["scheduler"]["running"]:
             await asyncio.sleep(0)

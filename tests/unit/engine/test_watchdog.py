@@ -187,7 +187,7 @@ def test_it_sleeps_while_nothing_lives() -> None:
             empty.set()
         return busy
 
-    loop.watchdog.look = counted  # type: ignore[method-assign]
+    loop.watchdog.look = counted  # type: ignore[method-assign]  # it stands in between
     loop.watchdog.start()
     try:
         admitted = RequestAdmitted(RequestId("r"), TenantId("t"), None, 1, 0.0)

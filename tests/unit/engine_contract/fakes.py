@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from lorry.adapters.manifest import AdapterFile, AdapterRef
-from lorry.engine.contract import EngineClient, EngineInfo
-from lorry.engine.fake import FakeEngine
+from lorry.engine.contract import EngineClient, EngineInfo, EngineRequest
+from lorry.engine.fake import FakeEngine, Fault
 from lorry.engine.transport_client import GrpcEngineClient
 from lorry.engine.transport_server import serve_engine
 from lorry.ids import AdapterDigest, AdapterScope, BaseDigest
 from lorry.text import Tokenizer
-from tests.unit.engine_contract.contract import Bench
+from tests.unit.engine_contract.bench import Bench
 from tests.unit.text import bases
 
 BASE_DIGEST = BaseDigest("b" * 64)
@@ -71,6 +71,11 @@ def fake_engine(base: BaseDigest = BASE_DIGEST) -> FakeEngine:
     end = text.token_id("<|im_end|>")
     assert end is not None
     return FakeEngine(text, info, frozenset({end}))
+
+
+def always(fault: Fault) -> Callable[[EngineRequest], Fault]:
+    """For ``FakeEngine.fault``: every request meets it."""
+    return lambda request: fault
 
 
 def bench_of(engine: EngineClient) -> Bench:

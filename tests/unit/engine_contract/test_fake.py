@@ -13,8 +13,9 @@ from lorry.engine.contract import EngineClient, EngineEvent, Finished, Started, 
 from lorry.engine.fake import FakeEngine, Fault, FaultKind
 from lorry.engine.transport_grpc import GrpcEngineClient, serve_engine
 from lorry.errors import AdapterCold, EmptyStream, EngineUnavailable, NonFiniteLogits, RequestCancelled
-from tests.unit.engine_contract.contract import Bench, EngineContract, bench_request, collect, ids_of, until_idle
-from tests.unit.engine_contract.fakes import bench_of, fake_engine
+from tests.unit.engine_contract.bench import Bench, bench_request, collect, ids_of, until_idle
+from tests.unit.engine_contract.contract import EngineContract
+from tests.unit.engine_contract.fakes import always, bench_of, fake_engine
 
 
 class TestFakeAlone(EngineContract):
@@ -127,7 +128,7 @@ async def test_an_engine_that_just_ends_is_an_error_over_the_wire(tmp_path: Path
     client = GrpcEngineClient(server.address)
     bench = bench_of(client)
     for at in (0, 1, 2, -1):
-        engine.fault = lambda r, at=at: Fault(FaultKind.END, at)  # type: ignore[misc]
+        engine.fault = always(Fault(FaultKind.END, at))
         _, error = await _read(client, await bench_request(bench))
         assert isinstance(error, EmptyStream)
     await client.close()

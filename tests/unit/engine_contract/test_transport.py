@@ -23,7 +23,7 @@ from lorry.errors import EngineUnavailable, InvalidRequest
 from lorry.ids import AdapterScope
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
-from tests.unit.engine_contract.contract import Bench, bench_request, collect
+from tests.unit.engine_contract.bench import Bench, bench_request, collect
 from tests.unit.engine_contract.fakes import bench_of, fake_engine, over_a_socket
 
 WAIT_S = 10.0

@@ -18,7 +18,7 @@ from lorry.gateway.live import LiveCalls
 from lorry.gateway.relay import Pace
 from lorry.gateway.wire import Answer
 from tests.integration.gateway.world import PIRATE, Source, make_snapshot
-from tests.unit.engine_contract.contract import bench_request
+from tests.unit.engine_contract.bench import bench_request
 from tests.unit.engine_contract.fakes import bench_of, fake_engine
 
 

@@ -42,7 +42,7 @@ def test_policies(config: GatewayConfig, seconds: float, cuts: bool) -> None:
 
 def test_no_policy() -> None:
     with pytest.raises(ValueError, match="'lenient' is no policy"):
-        Staleness.of(GatewayConfig(staleness="lenient"))  # type: ignore[arg-type]
+        Staleness.of(GatewayConfig(staleness="lenient"))  # type: ignore[arg-type]  # on purpose
 
 
 async def test_every_call_asks() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,13 +15,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.timers: list[tuple[float, object]] = []
+        self.timers: list[tuple[float, Callable[[], object]]] = []
 
     def run(self) -> None:
         due, self.timers = self.timers, []
         for at, call in due:
             self.now = max(self.now, at)
-            call()  # type: ignore[operator]
+            call()
 
 
 @pytest.fixture

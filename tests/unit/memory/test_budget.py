@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -128,9 +129,9 @@ def test_a_floor_that_leaves_too_little_to_the_largest_adapter_is_refused_with_t
         ({"extras_fraction": float("nan")}, "memory.extras_fraction"),
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(change: dict[str, float], field: str) -> None:
+def test_settings_out_of_range_are_refused_by_name(change: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        split_budget(replace(CONFIG, **change), 1000, 1000, 160)  # type: ignore[arg-type]
+        split_budget(replace(CONFIG, **change), 1000, 1000, 160)
     assert [v.field for v in refused.value.violations] == [field]
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lorry import errors
+from lorry.ids import BaseDigest
 from lorry.registry import Caller, Resolution, Snapshot
 from lorry.registry.entries import AdapterEntry, AliasEntry, GrantEntry, PinEntry, VersionEntry, VersionState
 from lorry.registry.resolving import draw
@@ -235,7 +236,7 @@ def test_held_is_what_a_new_request_for_the_version_would_get(snapshot: Snapshot
     assert after(with_foo(now)) is errors.ModelNotFound
     assert after(now.replace(9, grants=[GrantEntry(ANNA, "ad_foo", NOW)])) is errors.GrantRevoked
     assert after(now.replace(9, grants=[GrantEntry(BERT, "ad_foo", NOW)])) is None
-    assert after(now.replace(9, bases=[replace(held.base, base_digest="f" * 64)])) is errors.ModelNotFound  # type: ignore[arg-type]
+    assert after(now.replace(9, bases=[replace(held.base, base_digest=BaseDigest("f" * 64))])) is errors.ModelNotFound
 
 
 def test_a_held_base(snapshot: Snapshot) -> None:
@@ -244,7 +245,9 @@ def test_a_held_base(snapshot: Snapshot) -> None:
     with pytest.raises(errors.GrantRevoked):
         snapshot.replace(8, grants=[GrantEntry(ANNA, "bm_1", NOW)]).require_held(asking, held, NOW)
     with pytest.raises(errors.ModelNotFound):
-        snapshot.replace(8, bases=[replace(held.base, base_digest="f" * 64)]).require_held(asking, held, NOW)  # type: ignore[arg-type]
+        snapshot.replace(8, bases=[replace(held.base, base_digest=BaseDigest("f" * 64))]).require_held(
+            asking, held, NOW
+        )
 
 
 def test_the_callers_key_says_when_it_ends(snapshot: Snapshot) -> None:

@@ -4,59 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from sqlalchemy import Connection, delete, select, text, update
+from sqlalchemy import Connection, select, text, update
 from sqlalchemy.util import await_only
 
 from lorry import errors
-from lorry.registry import PageRequest, Registry, Snapshot, SnapshotSource, VersionState
+from lorry.registry import Snapshot, SnapshotSource, VersionState
 from lorry.registry import changes as change_log
 from lorry.registry import source as source_module
-from lorry.registry.bootstrap import _first_admin
 from lorry.registry.changes import Change, Kind
-from lorry.registry.db.base import new_id, utcnow
-from lorry.registry.db.tables import Adapter, AdapterVersion, Quota, Tenant
-from lorry.registry.grants.service import PinMode
+from lorry.registry.db.tables import Tenant
 from lorry.registry.loading import everything
-from lorry.registry.names import AdapterName
 from lorry.registry.tables import Rows
 from tests.support.waiting import end
 from tests.unit.registry.conftest import NOW, PEPPERS, World
+from tests.unit.registry.deltas import FOO, NEW, add_version, equals_full_load
 from tests.unit.registry.test_migrations import make_version
-
-FOO = AdapterName("platform", "a")
-NEW = AdapterName("platform", "a", alias="new")
-
-
-async def equals_full_load(world: World) -> None:
-    delta = await world.source.refresh()
-    full = await world.registry.snapshots().start()
-    assert delta.epoch == full.epoch
-    assert delta.tables.tenants == full.tables.tenants
-    assert delta.tables.keys == full.tables.keys
-    assert delta.tables.bases == full.tables.bases
-    assert delta.tables.adapters == full.tables.adapters
-    assert {k: v for k, v in delta.tables.grants.items() if v} == full.tables.grants
-    assert {k: v for k, v in delta.tables.pins.items() if v} == full.tables.pins
-    assert {k: v for k, v in delta.tables.quotas.items() if v} == full.tables.quotas
-    assert (delta.base_names, delta.adapter_names) == (full.base_names, full.adapter_names)
-    assert world.source.full_loads == 1
-
-
-async def add_version(world: World, state: VersionState = VersionState.READY) -> None:
-    """By repository, as registration needs a store; with the log entry that it would write."""
-    await make_version(world, state)
-    async with world.registry.database.write() as session:
-        adapter = (await session.execute(text("SELECT id FROM adapter WHERE name = 'a'"))).scalar_one()
-        base = (await session.execute(text("SELECT id FROM base_model"))).scalar_one()
-        await change_log.record(session, Change(Kind.ADAPTER, adapter), Change(Kind.BASE_MODEL, base))
 
 
 async def test_before_the_first_load(world: World) -> None:
@@ -181,7 +147,7 @@ def _slow_everything(world: World) -> Callable[[Connection], Iterator[Rows]]:
 
 async def test_a_kind_of_a_newer_release_reloads_everything(world: World) -> None:
     async with world.registry.database.write() as session:
-        await change_log.record(session, Change("rollout", "x"))  # type: ignore[arg-type]
+        await change_log.record(session, Change("rollout", "x"))  # type: ignore[arg-type]  # no kind of this release
     await world.source.refresh()
     assert world.source.full_loads == 2
 
@@ -248,7 +214,7 @@ async def test_run_survives_an_unreachable_database(world: World, caplog: pytest
             raise OSError("no route")
         return await read()
 
-    source._read = flaky  # type: ignore[method-assign]
+    source._read = flaky  # type: ignore[method-assign]  # it stands in between
     task = asyncio.create_task(source.run())
     for _ in range(3):
         await polls.acquire()
@@ -259,124 +225,6 @@ async def test_run_survives_an_unreachable_database(world: World, caplog: pytest
     while "anna" not in {t.name for t in source.current().tables.tenants.values()}:
         await polls.acquire()
     await end(task)
-
-
-OPERATIONS = (
-    "tenant",
-    "suspend",
-    "key",
-    "revoke_key",
-    "version",
-    "rejected",
-    "grant",
-    "revoke_grant",
-    "pin",
-    "default_pin",
-    "unpin",
-    "alias",
-    "canary",
-    "promote",
-    "unalias",
-    "delete",
-    "deprecate",
-    "quota",
-    "no_quota",
-)
-
-
-@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2), st.booleans()), max_size=20))
-def test_any_history_by_deltas_equals_a_full_load(
-    sqlite_template: Path, tmp_path: Path, history: list[tuple[str, int, bool]]
-) -> None:
-    shutil.copy(sqlite_template, tmp_path / "history.db")
-    for stale in ("history.db-wal", "history.db-shm"):
-        (tmp_path / stale).unlink(missing_ok=True)
-    asyncio.run(_replay(f"sqlite:///{tmp_path / 'history.db'}", history))
-
-
-async def _replay(url: str, history: list[tuple[str, int, bool]]) -> None:
-    registry = Registry(url, PEPPERS)
-    key = await _first_admin(registry.database, PEPPERS)
-    assert key is not None
-    source = registry.snapshots()
-    world = World(registry, source, (await source.start()).authenticate(key, NOW), key)
-    for tenant in ("t0", "t1"):
-        await _do(world, "tenant", tenant, 1)
-    await _do(world, "version", "", 1)
-    for step, which, poll in history:
-        try:
-            await _do(world, step, f"t{which}", which + 1)
-        except errors.LorryError:
-            pass  # an operation on what is not there yet changes nothing
-        if poll:
-            await source.refresh()
-    await equals_full_load(world)
-    await registry.close()
-
-
-async def _do(world: World, step: str, tenant: str, number: int) -> None:
-    registry, admin, everything = world.registry, world.admin, PageRequest.of(0, "")
-    version = AdapterName("platform", "a", version=number)
-    if step == "tenant":
-        await registry.tenants.create(admin, tenant)
-    elif step == "suspend":
-        await registry.tenants.update(admin, tenant, ["suspended"], suspended=number != 1)
-    elif step == "key":
-        await world.key(tenant)
-    elif step == "revoke_key":
-        for key in (await registry.keys.list(admin, tenant, everything)).rows:
-            await registry.keys.revoke(admin, tenant, key.id)
-    elif step in ("version", "rejected"):
-        await add_version(world, VersionState.READY if step == "version" else VersionState.REJECTED)
-    elif step == "grant":
-        await registry.grants.create(admin, tenant, FOO.bare if number != 2 else "models/tiny")
-    elif step == "revoke_grant":
-        for grant in (await registry.grants.list(admin, tenant, everything)).rows:
-            await registry.grants.revoke(admin, tenant, grant.id)
-    elif step == "pin":
-        await registry.grants.set_pin(admin, tenant, version)
-    elif step == "unpin":
-        await registry.grants.clear_pin(admin, tenant, FOO)
-    elif step == "default_pin":
-        await registry.grants.set_pin(admin, tenant, version, PinMode.DEFAULT)
-    elif step == "alias":
-        await registry.aliases.set(admin, NEW, number)
-    elif step == "canary":
-        await registry.aliases.set_canary(admin, NEW, number, 100 * number)
-    elif step == "promote":
-        await registry.aliases.promote(admin, NEW)
-    elif step == "unalias":
-        await registry.aliases.delete(admin, NEW)
-    else:
-        await _do_by_row(world, step, tenant, number)
-
-
-async def _do_by_row(world: World, step: str, tenant: str, number: int) -> None:
-    """What other services than the ones of this test do, by the rows that they write."""
-    async with world.registry.database.write() as session:
-        adapter = (await session.execute(select(Adapter).where(Adapter.name == "a"))).scalar_one()
-        if step == "delete":
-            adapter.deleted_at = None if adapter.deleted_at else utcnow()
-            change = Change(Kind.ADAPTER, adapter.id)
-        elif step == "deprecate":
-            of_number = (AdapterVersion.adapter_id == adapter.id) & (AdapterVersion.number == number)
-            await session.execute(update(AdapterVersion).where(of_number).values(deprecated_at=utcnow()))
-            change = Change(Kind.ADAPTER, adapter.id)
-        else:
-            limited = adapter.id if number == 2 else None
-            found = await session.execute(select(Tenant.id).where(Tenant.name == tenant))
-            tenant_id = found.scalar() or adapter.tenant_id
-            same = (Quota.tenant_id == tenant_id) & Quota.adapter_id.is_not_distinct_from(limited)
-            await session.execute(delete(Quota).where(same))
-            if step == "quota":
-                session.add(
-                    Quota(
-                        id=new_id("qu"), tenant_id=tenant_id, adapter_id=limited, concurrency=number, created_by="test"
-                    )
-                )
-            change = Change(Kind.QUOTA, f"{tenant_id}/{limited or ''}")
-        await change_log.record(session, change)
 
 
 async def test_the_event_loop_turns_after_each_part_of_a_full_load(

@@ -13,7 +13,7 @@ from typing import Any
 
 from lorry.errors import AlreadyExists, LorryError, ObjectStoreUnavailable, Overloaded
 from lorry.ids import AdapterKey, RequestId, SequenceId, SlotId
-from lorry.request import OutputParams, StoppingParams
+from lorry.request import OutputParams, SamplingParams, StoppingParams
 from lorry.scheduler import AgeingBound, NewSequence, SequenceUpdate, StepPlan
 from tests.unit.residency.memory_host import Version, version
 from tests.unit.scheduler.rig import EOS, Rig
@@ -51,7 +51,7 @@ class Asked:
 
     def expected(self) -> list[int]:
         """Its printed tokens, were it alone in the world."""
-        new = NewSequence(SequenceId(0), self.prompt, len(self.prompt), None, self.choice)  # type: ignore[arg-type]
+        new = NewSequence(SequenceId(0), self.prompt, len(self.prompt), SamplingParams(), self.choice)
         stops = {*self.stopping.stop_token_ids, *(() if self.stopping.ignore_eos else (EOS,))}
         printed: list[int] = []
         for index in range(self.stopping.max_tokens):
@@ -66,7 +66,7 @@ class Chaos:
     """``step_limit`` is what teardown may take to end everything."""
 
     def __init__(self, *, overcommit: bool = True, slots: int = 3, chunks: int = 4) -> None:
-        self._shape = {"overcommit": overcommit, "slots": slots, "chunks": chunks}
+        self._shape: dict[str, Any] = {"overcommit": overcommit, "slots": slots, "chunks": chunks}
         self.count = 0
         self.steps = 0
         self.ended: set[RequestId] = set()
@@ -93,7 +93,7 @@ class Chaos:
             token=token_of,
             extras=3000,
             extras_beside=1000,
-            **self._shape,  # type: ignore[arg-type]
+            **self._shape,
         )
         self.flying: deque[StepPlan] = deque()
         self.seen: dict[tuple[object, ...], dict[tuple[int, ...], set[RequestId]]] = {}

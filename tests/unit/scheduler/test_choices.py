@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lorry.errors import DeadlineExceeded, ObjectStoreUnavailable, RequestCancelled
-from lorry.ids import AdapterKey, RequestId
-from lorry.request import OutputParams
+from lorry.ids import AdapterKey, RequestId, SequenceId
+from lorry.request import OutputParams, SamplingParams
 from lorry.scheduler import Ending, NewSequence
 from tests.unit.residency.memory_host import version
 from tests.unit.scheduler.rig import Rig
@@ -50,7 +50,7 @@ def following(rig: Rig) -> int:
 
 
 def expected(choice: int, out: int = 5, ref: Any = None) -> list[int]:
-    new = NewSequence(0, IDS, len(IDS), None, choice)  # type: ignore[arg-type]
+    new = NewSequence(SequenceId(0), IDS, len(IDS), SamplingParams(), choice)
     return [token(new, None if ref is None else ref.key, index) for index in range(out)]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lorry.errors import DeadlineExceeded, RequestCancelled
-from lorry.ids import AdapterKey, RequestId, SlotId
-from lorry.request import OutputParams, StoppingParams
+from lorry.ids import AdapterKey, RequestId, SequenceId, SlotId
+from lorry.request import OutputParams, SamplingParams, StoppingParams
 from lorry.scheduler import Ending, FirstStep, NewSequence
 from tests.unit.residency.memory_host import key_of, version
 from tests.unit.scheduler.rig import Rig
@@ -370,7 +370,7 @@ def test_prompt_logprobs_are_given_once_whatever_is_preempted() -> None:
 
 def test_a_preempted_one_that_stops_early_stops_where_it_would_have() -> None:
     rig, alone = tight(), roomy()
-    stop = token(NewSequence(0, (10, 11, 12), 3, None), None, 4)  # type: ignore[arg-type]
+    stop = token(NewSequence(SequenceId(0), (10, 11, 12), 3, SamplingParams()), None, 4)
     for each in (rig, alone):
         each.add("r", prompt=3, stopping=StoppingParams(max_tokens=12, stop_token_ids=(stop,)))
     for _ in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,7 @@ from lorry.errors import ObjectStoreUnavailable
 from lorry.ids import SequenceId, SlotId
 from lorry.request import OutputParams, StoppingParams
 from tests.support.results import keep_result
+from tests.unit.residency.memory_host import Version
 from tests.unit.scheduler.chaos import ADAPTERS, TENANTS, Chaos
 
 stoppings = st.builds(
@@ -50,8 +52,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         queue=st.none() | st.floats(0.0, 0.3),
         ttft=st.none() | st.floats(0.0, 0.3),
     )
-    def add(self, **asked: object) -> None:
-        self.chaos.add(**asked)  # type: ignore[arg-type]
+    def add(self, **asked: Any) -> None:
+        self.chaos.add(**asked)
 
     @rule(
         tenant=st.sampled_from(TENANTS),
@@ -60,10 +62,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt=st.integers(1, 24),
         out=st.integers(1, 18),
     )
-    def burst(self, tenant: str, refs: list[object], stream: int, prompt: int, out: int) -> None:
+    def burst(self, tenant: str, refs: list[Version | None], stream: int, prompt: int, out: int) -> None:
         for ref in refs:
             stopping = StoppingParams(max_tokens=out)
-            self.chaos.add(tenant=tenant, ref=ref, stream=stream, prompt=prompt, stopping=stopping)  # type: ignore[arg-type]
+            self.chaos.add(tenant=tenant, ref=ref, stream=stream, prompt=prompt, stopping=stopping)
 
     @precondition(lambda self: self.chaos.asked)
     @rule(data=st.data(), what=st.sampled_from(["abort", "stop", "preempt", "preempt", "twice"]))

@@ -99,7 +99,7 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
         extras = None if image.extras is None else self._room(image.extras, load.adapter)
         try:
             self._fill(load, image, places, extras, step)
-        except BaseException:
+        except BaseException:  # half an adapter is never left, after an interrupt neither
             self.tables.embedding.clear(load.slot)
             self._extras.release(extras)
             raise

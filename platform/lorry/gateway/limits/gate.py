@@ -235,7 +235,7 @@ class Limits:
             hold.seated()
             if waited:
                 hold.request = patience.after(self._clock())
-        except BaseException:
+        except BaseException:  # a cancelled caller too gives everything back
             hold.refuse()
             raise
 

@@ -73,7 +73,7 @@ class SeatKeeper:
         self.waiting += 1
         try:
             await waiter.seated
-        except BaseException:
+        except BaseException:  # a cancelled caller too leaves the queues
             if waiter.seated.done() and not waiter.seated.cancelled():
                 self.leave(seats)  # it was seated in the same moment
             else:

@@ -88,7 +88,7 @@ class TokenUpkeep:
         try:
             async with asyncio.timeout(seconds):
                 answer = await waiter.answer
-        except BaseException as error:
+        except BaseException as error:  # a cancelled caller too no longer waits
             self._take_back(waiter)
             if isinstance(error, TimeoutError):
                 raise no_answer() from None

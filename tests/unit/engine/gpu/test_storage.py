@@ -3,159 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lorry.adapters.image.packed import PackedImage, PageLayout, build_packed
-from lorry.adapters.validate import validate_directory
-from lorry.engine.gpu.adapters import DeviceAdapters
-from lorry.engine.gpu.copies import InlineCopies
-from lorry.engine.gpu.pages import PageMap
-from lorry.errors import AdapterLoadFailed, InternalError, SlotIntegrity
-from lorry.ids import AdapterDigest, ChunkId, Generation, PageId, SlotId
-from lorry.layers.base_tensors import BaseTensors
-from lorry.layers.extras import ChunkedEmbedding
-from lorry.layers.extras_arena import ExtrasArena, arena_bytes
-from lorry.layers.sites import Site
-from lorry.layers.slot_row import ALIGN, CHUNK_RANK, SlotRow, largest_chunk_elements
-from lorry.layers.slot_tables import NO_GENERATION, SlotTables
-from lorry.layers.spec import DecoderSpec
-from lorry.models.weights import read_spec
-from lorry.scheduler.plan import SlotLoad
+from lorry.errors import AdapterLoadFailed, SlotIntegrity
+from lorry.ids import ChunkId, PageId, SlotId
+from lorry.layers.extras_arena import arena_bytes
 from tests.support.adapters import key_of
-from tests.support.kinds import LAYER_KINDS, VOCABULARY_KINDS
-from tests.support.tiny_base import write_tiny_model
-from tests.support.zoo import load_base, make
-
-SLOTS, RANK, DTYPE = 3, 32, torch.float32
-KINDS = {
-    "patterns": LAYER_KINDS["patterns"],
-    "rslora": LAYER_KINDS["rslora"],
-    "dora": LAYER_KINDS["dora"],
-    "ia3": VOCABULARY_KINDS["ia3 head"],
-    "tokens": VOCABULARY_KINDS["tokens"],
-    "lora embedding": VOCABULARY_KINDS["lora embedding"],
-    "embedding": VOCABULARY_KINDS["head and embedding"],
-}
-Made = tuple[DecoderSpec, PageLayout, dict[str, PackedImage]]
-
-
-def digest_of(name: str) -> AdapterDigest:
-    return AdapterDigest(name.encode().hex().ljust(64, "0"))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make_images(tmp_path_factory.mktemp("storage"))
-
-
-def make_images(root: Path) -> Made:
-    write_tiny_model(root / "base", "llama")
-    spec = read_spec(root / "base")
-    layout = PageLayout(largest_chunk_elements(spec) * DTYPE.itemsize, DTYPE, SlotRow(spec, RANK))
-    images = {}
-    for name, kind in KINDS.items():
-        make(load_base(root / "base"), root / name, kind)
-        report = validate_directory(root / name, spec, base_dir=root / "base", probe=False)
-        assert report.plan is not None, report.failed
-        base = BaseTensors(root / "base", spec, DTYPE)
-        images[name] = build_packed(root / name, report.plan, spec, layout, digest_of(name), base)
-    return spec, layout, images
-
-
-class Device:
-    def __init__(self, made: Made, pages: int, extras: int = 1 << 20) -> None:
-        self.spec, self.layout, self.images = made
-        self.pages = PageMap(pages)
-        self.arena = torch.full((pages + 1, self.layout.page_bytes), 0xFF, dtype=torch.uint8)
-        tables = SlotTables(self.layout.row, SLOTS, torch.device("cpu"))
-        self.extras = ExtrasArena(extras, DTYPE, torch.device("cpu"))
-        self.adapters = DeviceAdapters(
-            self.spec, self.layout.row, self.arena, DTYPE, self.pages, tables, InlineCopies(), self.extras
-        )
-        self.tables = tables
-
-    def load(self, slot: int, name: str, chunks: list[int], generation: int = 0, step: int = 1) -> None:
-        image = self.images[name]
-        ids = tuple(ChunkId(chunk) for chunk in chunks)
-        self.adapters.load(SlotLoad(SlotId(slot), Generation(generation), key_of(image.digest), ids), image, step)
-
-    def holds(self, slot: int, name: str) -> bool:
-        """Follows every offset of the slot's tables and compares with the image's own pages."""
-        image, row = self.images[name], self.layout.row
-        flat = self.arena.view(-1).view(torch.float32)
-        own = image.pages.view(-1).view(torch.float32)
-        where = image.offsets(np.arange(image.chunk_count, dtype=np.int64))
-        for site in self.spec.lora_sites():
-            at, tables = row.sites[site.layer, site.site], self.tables.sites[site.layer, site.site]
-            for index, n in enumerate(site.out_features):
-                wanted_scale = float(image.scales[at.scale + index])
-                if float(tables.scale[slot, index]) != wanted_scale:
-                    return False
-                pieces = [
-                    (
-                        tables.a_offset[slot, index, block],
-                        at.a + index * at.blocks + block,
-                        CHUNK_RANK * site.in_features,
-                    )
-                    for block in range(at.blocks)
-                ]
-                pieces += [
-                    (tables.b_offset[slot, index, block], at.b + index * at.blocks + block, CHUNK_RANK * n)
-                    for block in range(at.blocks)
-                ]
-                pieces.append((tables.gain_offset[slot, index], at.gain + index, n))
-                pieces.append((tables.addend_offset[slot, index], at.addend + index, n))
-                pieces.append((tables.in_gain_offset[slot, index], at.in_gain + index, site.in_features))
-                for found, column, size in pieces:
-                    begin, want = int(found), int(where[column])
-                    if (begin < 0) != (want < 0):
-                        return False
-                    if begin >= 0 and not torch.equal(flat[begin : begin + size], own[want : want + size]):
-                        return False
-        return self.holds_embedding(slot, image)
-
-    def holds_embedding(self, slot: int, image: PackedImage) -> bool:
-        tables = self.tables.embedding
-        own = None if image.extras is None else image.extras.embedding
-        if own is None:
-            return self.without_embedding(slot)
-        assert isinstance(own, ChunkedEmbedding)
-        pieces = [(tables.weight, own.weight), (tables.row_of, own.row_of), (tables.rows, own.rows)]
-        pieces.append((tables.gain[:, 0], own.gain))
-        for table, chunks in ((tables.a, own.a), (tables.b, own.b)):
-            blocks = [] if chunks is None else list(chunks)
-            pieces += [(table[:, 0, i], blocks[i] if i < len(blocks) else None) for i in range(table.shape[2])]
-        for column, wanted in pieces:
-            at = int(column[slot])
-            if (at < 0) != (wanted is None):
-                return False
-            if wanted is not None:
-                flat = self.extras.bytes.view(wanted.dtype)
-                if not torch.equal(flat[at : at + wanted.numel()].view(wanted.shape), wanted):
-                    return False
-        return int(tables.ids[slot]) == own.ids
-
-    def without_embedding(self, slot: int) -> bool:
-        tables = self.tables.embedding
-        columns = (tables.weight, tables.row_of, tables.rows, tables.ids, tables.gain, tables.a, tables.b)
-        return all(bool((column[slot] == -1).all()) for column in columns)
-
-    def empty(self, slot: int) -> bool:
-        tables = self.tables
-        cleared = int(tables.generation[slot]) == NO_GENERATION and self.without_embedding(slot)
-        return cleared and all(
-            bool((one.a_offset[slot] == -1).all() and (one.b_offset[slot] == -1).all() and (one.scale[slot] == 0).all())
-            for one in tables.sites.values()
-        )
+from tests.unit.engine.gpu.storage import KINDS, SLOTS, Device, Made, digest_of
 
 
 def test_a_load_is_found_where_the_tables_say(made: Made) -> None:
@@ -268,93 +128,6 @@ def test_a_chunk_in_use_is_not_given_back(made: Made) -> None:
     with pytest.raises(SlotIntegrity, match="belongs to slot 0"):
         device.adapters.release([ChunkId(50), ChunkId(0)])
     assert device.holds(0, "ia3")
-
-
-def publish(
-    device: Device, image: PackedImage, offsets: npt.NDArray[np.int64], slot: int = 0, generation: int = 0
-) -> None:
-    pages, page_bytes = device.arena.shape[0] - 1, device.arena.shape[1]
-    device.tables.publish(SlotId(slot), Generation(generation), offsets, image.scales, image.unit, pages, page_bytes)
-
-
-@pytest.mark.parametrize(
-    ("slot", "generation", "change", "named"),
-    [
-        (3, 0, 0, "slot: 3"),
-        (-1, 0, 0, "slot: -1"),
-        (0, -1, 0, "generation: -1"),
-        (0, 0, 1, "offsets: "),
-        (0, 0, -2, "off"),
-    ],
-)
-def test_a_bad_row_is_not_published(made: Made, slot: int, generation: int, change: int, named: str) -> None:
-    device = Device(made, 60)
-    image = device.images["dora"]
-    offsets = image.offsets(np.arange(image.chunk_count, dtype=np.int64))
-    offsets[np.argmax(offsets >= 0)] += change if change >= 0 else -offsets.max() - 5
-    with pytest.raises(InternalError, match=named):
-        publish(device, image, offsets, slot, generation)
-    assert all(device.empty(one) for one in range(SLOTS))
-
-
-def test_an_offset_outside_the_arena_is_not_published(made: Made) -> None:
-    device = Device(made, 60)
-    image = device.images["dora"]
-    offsets = image.offsets(np.arange(1000, 1000 + image.chunk_count, dtype=np.int64))
-    with pytest.raises(InternalError, match="outside the arena"):
-        publish(device, image, offsets)
-
-
-def test_nobodys_page_is_outside_the_arena(made: Made) -> None:
-    """It lies behind the last, and takes what padding writes."""
-    device = Device(made, 60)
-    image = device.images["dora"]
-    for first, named in ((60 - image.chunk_count, ""), (61 - image.chunk_count, "outside the arena")):
-        offsets = image.offsets(np.arange(first, first + image.chunk_count, dtype=np.int64))
-        if named:
-            with pytest.raises(InternalError, match=named):
-                publish(device, image, offsets)
-        else:
-            publish(device, image, offsets)
-            device.tables.clear(SlotId(0))
-    assert device.empty(0)
-
-
-@pytest.mark.parametrize("piece", ["a", "b", "gain", "addend", "norm"])
-def test_a_piece_that_ends_behind_its_page_is_not_published(made: Made, piece: str) -> None:
-    """Where it begins, all is well. The last place that it has room at is its page's."""
-    device = Device(made, 60)
-    image, row = device.images["patterns"], device.layout.row
-    columns = row.sites[0, Site.O]
-    column = next(iter(row.norms.values())) if piece == "norm" else int(getattr(columns, piece))
-    hidden, inside = device.spec.hidden, device.spec.heads * device.spec.head_dim
-    size = {"a": CHUNK_RANK * inside, "b": CHUNK_RANK * hidden}.get(piece, hidden) * DTYPE.itemsize
-    page_bytes = device.layout.page_bytes
-    last = (page_bytes - size) // ALIGN * ALIGN
-    unit = image.unit.copy()
-    unit[column] = DTYPE.itemsize
-    for place, fits in ((last, True), (last + ALIGN, False)):
-        offsets = np.full(row.offsets, -1, np.int64)
-        offsets[column] = (3 * page_bytes + place) // DTYPE.itemsize
-        image_of_one = replace(image, unit=unit)
-        if fits:
-            publish(device, image_of_one, offsets)
-            device.tables.clear(SlotId(0))
-            continue
-        with pytest.raises(InternalError, match=rf"column {column}, slot 0, .* has {size}, past its page"):
-            publish(device, image_of_one, offsets)
-    assert device.empty(0)
-
-
-def test_more_than_the_arena_has_is_an_error_with_the_numbers() -> None:
-    pages = PageMap(2)
-    assert {pages.page(PageId(900)), pages.chunk(ChunkId(900))} == {0, 1}
-    assert pages.page(PageId(900)) == pages.page(PageId(900))
-    with pytest.raises(InternalError, match="2 pages: 1 pages and 1 chunks"):
-        pages.page(PageId(1))
-    pages.release_chunks([ChunkId(900), ChunkId(3)])
-    pages.page(PageId(1))
-    pages.check_integrity()
 
 
 class Loads(RuleBasedStateMachine):

@@ -16,6 +16,7 @@ from lorry import errors
 from lorry.registry import Caller, PageRequest, Registry, Snapshot, SnapshotSource
 from lorry.registry.accounts.service import SESSIONS_MAX
 from lorry.registry.accounts.users import IDLE, LIFE
+from lorry.registry.authz import VerifiedTenantId
 from lorry.registry.bootstrap import _first_admin
 from tests.unit.registry.conftest import CHEAP, NOW, PEPPERS
 
@@ -95,7 +96,7 @@ class History(RuleBasedStateMachine):
         self.source = self.processes[0].snapshots()
         snapshot = await self.source.start()
         (key,) = [key for key in snapshot.tables.keys.values() if key.role == "platform_admin"]
-        self.admin = Caller(key.tenant, "platform", key.principal, key.role, key.key_id, True)  # type: ignore[arg-type]
+        self.admin = Caller(VerifiedTenantId(key.tenant), "platform", key.principal, key.role, key.key_id, True)
         await self.processes[0].tenants.create(self.admin, self.tenant)
         for name in NAMES[:2]:
             await self.processes[0].accounts.create(self.admin, self.tenant, name, "viewer", WORDS[0])
