@@ -57,6 +57,7 @@ class RecordsAdmin(pb_grpc.TenantAdminServiceServicer):
             dimensions,
             request.page_size,
             request.page_token,
+            request.model,
         )
         sums = [_sum(dimensions, found) for found in page.rows]
         return pb.QueryUsageResponse(sums=sums, next_page_token=page.next_token)

@@ -18,12 +18,12 @@ from lorry.registry.rights import ACTIONS, require
 READS = {
     "read adapters", "list adapters", "read versions", "list versions", "read residency", "read aliases",
     "list aliases", "list grants", "list pins", "list quotas", "read usage", "export usage", "read audit events",
-    "verify audit events",
+    "verify audit events", "list prices",
 }  # fmt: skip
 GENERATES = {"generate", "count tokens"}
 OWNS = {
     "create API keys", "list API keys", "rotate API keys", "revoke API keys", "create users", "list users",
-    "change users", "set passwords", "list prices",
+    "change users", "set passwords",
 }  # fmt: skip
 ADMINISTERS = {
     "create tenants", "list tenants", "change tenants", "register base models", "give grants", "revoke grants",

@@ -1303,12 +1303,17 @@ class QueryUsageRequest(_message.Message):
     GROUP_BY_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}`."""
     page_size: _builtins.int
     """At most 1000; default 100."""
     page_token: _builtins.str
     """From the previous answer."""
+    model: _builtins.str
+    """Only what this one answered: `tenants/{t}/adapters/{a}`, or `models/{base}`; empty: all. The name of none adds up to
+    nothing.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """Whole hours, UTC; the hour of it counts."""
@@ -1330,10 +1335,11 @@ class QueryUsageRequest(_message.Message):
         group_by: _abc.Iterable[Global___UsageDimension.ValueType] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        model: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "group_by", b"group_by", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "group_by", b"group_by", "model", b"model", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

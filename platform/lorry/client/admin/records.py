@@ -22,9 +22,10 @@ FORMATS: Mapping[str, pb.UsageFormat.ValueType] = {"csv": pb.USAGE_FORMAT_CSV, "
 
 
 def query_usage(
-    tenant: str, start_time: datetime, end_time: datetime, *, group_by: Sequence[str] = ()
+    tenant: str, start_time: datetime, end_time: datetime, *, group_by: Sequence[str] = (), model: str = ""
 ) -> Paged[pb.UsageSum]:
-    """Sums of the ledger between two whole hours, by what ``DIMENSIONS`` names."""
+    """Sums of the ledger between two whole hours, by what ``DIMENSIONS`` names; of what ``model`` answered alone, where
+    it is not "": `tenants/{t}/adapters/{a}` or `models/{base}`."""
     unknown = [name for name in group_by if name not in DIMENSIONS]
     if unknown:
         raise InvalidRequest.field("group_by", f"{unknown[0]!r}; use some of {', '.join(DIMENSIONS)}")
@@ -34,6 +35,7 @@ def query_usage(
         end_time=timestamp("end_time", end_time),
         group_by=[DIMENSIONS[name] for name in group_by],
         page_size=PAGE_SIZE,
+        model=model,
     )
     return TENANTS.paged("QueryUsage", request, pb.QueryUsageResponse, lambda page: page.sums)
 

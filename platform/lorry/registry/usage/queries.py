@@ -16,6 +16,7 @@ from lorry.registry.paging import bad_token
 from lorry.registry.usage.sums import Sums, hour_of
 
 RANGE_MAX = timedelta(days=400)
+MODEL_MAX = 200
 _TOKEN_MAX = 2048
 
 
@@ -32,13 +33,15 @@ class Dimension(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Hours in [start, end), grouped by ``dimensions`` in their order, behind the group ``after``."""
+    """Hours in [start, end), grouped by ``dimensions`` in their order, behind the group ``after``. ``model``: of this
+    one alone; "" is of all."""
 
     start: datetime
     end: datetime
     dimensions: tuple[Dimension, ...]
     size: int
     after: tuple[str | int, ...] | None = None
+    model: str = ""
 
     @classmethod
     def of(
@@ -48,6 +51,7 @@ class Query:
         dimensions: Sequence[Dimension],
         page_size: int,
         page_token: str,
+        model: str = "",
     ) -> Query:
         """Raises InvalidRequest. ``page_size`` is of PageRequest's making."""
         if start is None or end is None:
@@ -67,7 +71,9 @@ class Query:
             raise InvalidRequest.field("group_by", f"{', '.join(kinds)}: name each dimension once")
         if Dimension.DAY in kinds and Dimension.HOUR in kinds:
             raise InvalidRequest.field("group_by", "an hour is of one day already; name day or hour")
-        return cls(first, last, kinds, page_size, _read_token(page_token, kinds))
+        if len(model) > MODEL_MAX or "\0" in model:
+            raise InvalidRequest.field("model", "is no name; use `tenants/{t}/adapters/{a}` or `models/{base}`")
+        return cls(first, last, kinds, page_size, _read_token(page_token, kinds), model)
 
     def token_after(self, sums: UsageSum) -> str:
         return base64.urlsafe_b64encode(json.dumps(sums.group).encode()).decode()
@@ -95,7 +101,7 @@ def value_of(dimension: Dimension, text: str | int) -> Any:
         if not isinstance(text, int) or not 0 <= text < 1 << 31:
             raise ValueError
         return text
-    if not isinstance(text, str) or len(text) > 200 or "\0" in text:
+    if not isinstance(text, str) or len(text) > MODEL_MAX or "\0" in text:
         raise ValueError
     if dimension is Dimension.HOUR:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
@@ -120,4 +126,4 @@ def _read_token(token: str, dimensions: tuple[Dimension, ...]) -> tuple[str | in
     return tuple(found)
 
 
-__all__ = ["RANGE_MAX", "Dimension", "Query", "UsageSum", "text_of", "value_of"]
+__all__ = ["MODEL_MAX", "RANGE_MAX", "Dimension", "Query", "UsageSum", "text_of", "value_of"]

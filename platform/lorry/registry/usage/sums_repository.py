@@ -26,6 +26,8 @@ async def sums(session: AsyncSession, tenant: VerifiedTenantId, query: Query) ->
     chosen = chosen.where(
         UsageRollup.tenant_id == tenant, UsageRollup.hour >= query.start, UsageRollup.hour < query.end
     )
+    if query.model:
+        chosen = chosen.where(UsageRollup.model == query.model)
     if query.after is not None:
         values = [value_of(dimension, text) for dimension, text in zip(query.dimensions, query.after, strict=True)]
         chosen = chosen.where(tuple_(*expressions) > tuple_(*values))
