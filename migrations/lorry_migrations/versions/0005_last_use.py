@@ -9,8 +9,8 @@ removal (one release between), no rename, no NOT NULL without a server default o
 rewrite of a large table, every CHECK and index named. SQLite needs op.batch_alter_table for changes,
 which rebuilds the table: create its immutability triggers again.
 
-The sums are few beside the ledger (a row for each hour, model, version, key and outcome that had requests), so the index
-is made in a moment; the ledger's writers wait for it.
+The sums are few beside the ledger (a row for each hour, model, version, key and outcome that had requests), so the
+index is made in a moment; the ledger's writers wait for it.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from lorry.gateway.live import LiveCalls
 from lorry.gateway.metrics import CountedUsage, Watched
 from lorry.gateway.models import Models
 from lorry.gateway.ports import SnapshotSource, UsageSink
+from lorry.gateway.refusals import RefusalInterceptor
 from lorry.gateway.relay import Pace
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.salts import TenantSalts
@@ -246,7 +247,11 @@ def build_server(
     generations = Generations(admission, Calls(live, routes, usage, counters, pace, now, limits), counters)
     models = Models(admission)
     server = grpc.aio.server(
-        interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(counters)],
+        interceptors=[
+            ErrorInterceptor(),
+            EmptyStreamInterceptor(counters),
+            RefusalInterceptor(counters, [service.name for service in extra]),
+        ],
         options=channel_options(config),
     )
     generate_pb2_grpc.add_GenerateServiceServicer_to_server(GenerateServicer(generations, models), server)

@@ -21,7 +21,7 @@ from lorry.adapters.validate import Limits, validate_directory
 from lorry.client.admin import AdminClient
 from lorry.config import GatewayConfig
 from lorry.engine.fake import FakeEngine
-from lorry.gateway import EngineRoutes, ExtraService, LedgerDrain, UsageSpool, build_server
+from lorry.gateway import EngineRoutes, ExtraService, GatewayServer, LedgerDrain, UsageSpool, build_server
 from lorry.gateway.limits import Limits as QuotaLimits
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import BaseFacts, Registry, SnapshotSource, bootstrap
@@ -99,6 +99,7 @@ class World:
     clock: list[float] = field(default_factory=lambda: [0.0])
     """Seconds by which the web app's clock is ahead."""
     browsers: list[Browser] = field(default_factory=list)
+    gateway: GatewayServer | None = None
 
     async def tenant(self, name: str) -> None:
         await self.admin.create_tenant(name, f"{name.capitalize()} Ltd")
@@ -180,6 +181,7 @@ async def world(folder: Path, *, real_accounts: bool = False, **config: Any) -> 
         made = World(
             registry, source, engine, drain, accounts, web, gateway.address, start.admin_key, admin, folder, keys, ahead
         )
+        made.gateway = gateway
         try:
             yield made
         finally:
