@@ -26,6 +26,7 @@ from lorry.gateway.limits import Limits as QuotaLimits
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import BaseFacts, Registry, SnapshotSource, bootstrap
 from lorry.registry.accounts import PasswordParams
+from lorry.registry.adapters.versions import Importer
 from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
 from lorry_admin.web import MemoryAccounts, MemoryLogin, WebConfig, build_web
 from lorry_admin.web.app import Web
@@ -147,8 +148,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, *, real_accounts: bool = False, **config: Any) -> AsyncIterator[World]:
-    start = await bootstrap(folder / "home", f"sqlite:///{folder / 'registry.db'}", {})
+async def world(
+    folder: Path, *, real_accounts: bool = False, importer: Importer | None = None, url: str = "", **config: Any
+) -> AsyncIterator[World]:
+    """``url``: an empty registry's; "" makes one in SQLite."""
+    start = await bootstrap(folder / "home", url or f"sqlite:///{folder / 'registry.db'}", {})
     assert start.admin_key is not None
     registry = Registry(start.url, start.peppers, CHEAP)
     source = registry.snapshots(0.05)
@@ -157,7 +161,7 @@ async def world(folder: Path, *, real_accounts: bool = False, **config: Any) -> 
     engine = fake_engine()
     engines = EngineReplicas([engine])
     store = DirectoryStore(folder / "objects")
-    versions = registry.versions(store, _validate, folder / "spool")
+    versions = registry.versions(store, _validate, folder / "spool", importer=importer)
     lifecycle = registry.lifecycle(store, engines)
     usage = UsageSpool(folder / "usage")
     drain = LedgerDrain(folder / "usage", registry.usage)
