@@ -32,7 +32,9 @@ _DIMENSIONS: dict[int, Dimension] = {
     pb.USAGE_DIMENSION_VERSION: Dimension.VERSION,
     pb.USAGE_DIMENSION_KEY: Dimension.KEY,
     pb.USAGE_DIMENSION_OUTCOME: Dimension.OUTCOME,
+    pb.USAGE_DIMENSION_MINUTE: Dimension.MINUTE,
 }
+_TIMES = (Dimension.DAY, Dimension.HOUR, Dimension.MINUTE)
 _FORMATS: dict[int, Format] = {
     pb.USAGE_FORMAT_UNSPECIFIED: Format.CSV,
     pb.USAGE_FORMAT_CSV: Format.CSV,
@@ -121,7 +123,7 @@ def _sum(dimensions: Sequence[Dimension], found: UsageSum) -> pb.UsageSum:
     group = dict(zip(dimensions, found.group, strict=True))
     sums = found.sums
     return pb.UsageSum(
-        time=str(group.get(Dimension.DAY, group.get(Dimension.HOUR, ""))),
+        time=str(next((group[one] for one in _TIMES if one in group), "")),
         model=str(group.get(Dimension.MODEL, "")),
         version=int(group.get(Dimension.VERSION, 0)),
         key=str(group.get(Dimension.KEY, "")),

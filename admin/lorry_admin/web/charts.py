@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 640.0, 200.0
+WIDTH, HEIGHT = 480.0, 176.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 8.0, 10.0, 26.0
 LABELS_MAX = 7
 

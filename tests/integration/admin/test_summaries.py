@@ -34,7 +34,16 @@ async def adapter(owner: Client, tenant: str, name: str, *folders: Path) -> str:
     return str(made.name)
 
 
-async def use(platform: Platform, tenant: str, model: str, *hours: int, key: str = "k") -> None:
+async def use(
+    platform: Platform,
+    tenant: str,
+    model: str,
+    *hours: int,
+    key: str = "k",
+    minutes: int = 7,
+    ttft: float | None = None,
+    decode: float | None = None,
+) -> None:
     row = await platform.registry.tenants.get(
         (await platform.source.refresh()).authenticate(platform.admin.key, 0), tenant
     )
@@ -54,7 +63,9 @@ async def use(platform: Platform, tenant: str, model: str, *hours: int, key: str
             cached_prompt_tokens=0,
             outcome="OK",
             started_at=NOON + timedelta(hours=hour),
-            ended_at=NOON + timedelta(hours=hour, minutes=7),
+            ended_at=NOON + timedelta(hours=hour, minutes=minutes),
+            ttft_s=ttft,
+            decode_s=decode,
         )
         for hour in hours
     ]
@@ -132,3 +143,50 @@ async def test_usage_of_one_model(platform: Platform) -> None:
     for bad in ("x" * 201, "a\0b"):
         with pytest.raises(InvalidRequest, match="model"):
             await asked(model=bad)
+
+
+async def test_usage_by_the_minute_is_the_usage_by_the_hour(platform: Platform) -> None:
+    """The same rows, added up from the ledger: numbers, histograms, pages."""
+    anna = await platform.tenant("anna")
+    await use(platform, "anna", "tenants/anna/adapters/pirate", 0, ttft=0.05, decode=0.04)
+    await use(platform, "anna", "tenants/anna/adapters/caps", 0, ttft=0.3, decode=0.8, key="k2", minutes=9)
+    await use(platform, "anna", "tenants/anna/adapters/caps", 0, key="k3", minutes=9)
+    await use(platform, "anna", "tenants/anna/adapters/late", 1)
+    await platform.tenant("bert")
+    await use(platform, "bert", "tenants/bert/adapters/pirate", 0)
+    D = tenant_pb.UsageDimension
+
+    async def asked(*by: int, minutes: int = 60, **fields: object) -> tenant_pb.QueryUsageResponse:
+        request = tenant_pb.QueryUsageRequest(
+            parent="tenants/anna",
+            start_time=Timestamp(seconds=int(NOON.timestamp())),
+            end_time=Timestamp(seconds=int(NOON.timestamp()) + 60 * minutes),
+            group_by=by,  # type: ignore[arg-type]  # numbers of the enum
+            **fields,  # type: ignore[arg-type]  # by name
+        )
+        found: tenant_pb.QueryUsageResponse = await anna.call("QueryUsage", request)
+        return found
+
+    (hour,) = (await asked(D.USAGE_DIMENSION_HOUR)).sums
+    first = await asked(D.USAGE_DIMENSION_MINUTE, D.USAGE_DIMENSION_OUTCOME, page_size=1)
+    rest = await asked(D.USAGE_DIMENSION_MINUTE, D.USAGE_DIMENSION_OUTCOME, page_token=first.next_page_token)
+    both = [*first.sums, *rest.sums]
+    assert [(one.time, one.outcome, one.requests) for one in both] == [
+        ("2026-11-02T12:07:00Z", "OK", 1),
+        ("2026-11-02T12:09:00Z", "OK", 2),
+    ]
+    for field in ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens"):
+        assert sum(getattr(one, field) for one in both) == getattr(hour, field), field
+    for field in ("ttft", "inter_token", "duration"):
+        added = [sum(parts) for parts in zip(*(getattr(one, field).counts for one in both), strict=True)]
+        assert added == list(getattr(hour, field).counts), field
+        assert list(getattr(both[0], field).bounds) == list(getattr(hour, field).bounds)
+    for by, minutes, fields, field in (
+        ((D.USAGE_DIMENSION_MINUTE,), 121, {}, "end_time"),
+        ((D.USAGE_DIMENSION_MINUTE,), 0, {}, "end_time"),
+        ((D.USAGE_DIMENSION_MINUTE, D.USAGE_DIMENSION_KEY), 60, {}, "group_by"),
+        ((D.USAGE_DIMENSION_MINUTE, D.USAGE_DIMENSION_MINUTE), 60, {}, "group_by"),
+        ((D.USAGE_DIMENSION_MINUTE,), 60, {"model": "models/tiny"}, "group_by"),
+    ):
+        with pytest.raises(InvalidRequest, match=field):
+            await asked(*by, minutes=minutes, **fields)

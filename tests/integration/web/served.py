@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import random
 import re
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lorry.client import AsyncClient
 from lorry.client.admin import AdminClient
+from lorry.errors import LorryError
 from tests.integration.web.browser import Seen, browsing
 
 LORRY = str(Path(sys.executable).with_name("lorry"))
@@ -19,6 +25,9 @@ BASE_NAME = "smollm2-135m"
 BASE = f"models/{BASE_NAME}"
 OPERATOR, PASSWORD = "root@platform", "a password of an operator"
 READY_S, LEDGER_S = 90.0, 10.0
+TRAFFIC_S = float(os.environ.get("LORRY_SCREENS_TRAFFIC_S", "240"))
+EXAMPLES = Path(__file__).parents[3] / "examples" / "adapters"
+QUESTIONS = ("What is the capital of France?", "Why do birds sing?", "Name three animals that live in the sea.")
 
 
 @dataclass
@@ -148,4 +157,41 @@ async def _set_up(here: Journey) -> None:
     assert seen.complaints == []
 
 
-__all__ = ["BASE", "BASE_NAME", "LEDGER_S", "OPERATOR", "Journey", "Served", "journey", "serving"]
+async def traffic(here: Journey) -> None:
+    """Some minutes of real calls, for pictures: adapters and the base, answers that are left and some that are
+    refused."""
+    for name, words in (("summaries", "bullets"), ("support", "cheerful"), ("web-snippets", "html")):
+        full = f"tenants/acme/adapters/{name}"
+        await here.admin.create_adapter("acme", name, name.capitalize().replace("-", " "))
+        await here.admin.push(full, EXAMPLES / words, BASE)
+        await here.admin.set_alias(full, "prod", 1)
+    keys = [(await here.admin.create_key("acme", who, "member")).text for who in ("website", "search", "nightly")]
+    draw = random.Random(3)
+    models = [f"tenants/acme/adapters/{name}" for name in ("summaries", "support@prod", "web-snippets", "voice@prod")]
+    until = time.monotonic() + TRAFFIC_S
+
+    async def caller(key: str) -> None:
+        async with AsyncClient(here.served.address, key) as client:
+            while time.monotonic() < until:
+                asked: dict[str, Any] = {"max_tokens": draw.randint(4, 40)}
+                if draw.random() < 0.06:
+                    asked = {"max_tokens": 40, "timeout_s": 0.5}
+                stream = client.stream(
+                    draw.choice([*models, BASE]),
+                    messages=[{"role": "user", "content": draw.choice(QUESTIONS)}],
+                    **asked,
+                )
+                left = 3 if draw.random() < 0.08 else 1 << 30
+                with contextlib.suppress(LorryError):
+                    async with stream:
+                        async for _ in stream:
+                            left -= 1
+                            if not left:
+                                break
+                await asyncio.sleep(draw.random() * 3)  # people think
+
+    await asyncio.gather(*(caller(key) for key in keys))
+    await asyncio.sleep(2)  # the ledger's drain
+
+
+__all__ = ["BASE", "BASE_NAME", "LEDGER_S", "OPERATOR", "Journey", "Served", "journey", "serving", "traffic"]

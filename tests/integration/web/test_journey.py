@@ -18,8 +18,8 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from tests.integration.web.browser import Seen, follow, needs_chromium
-from tests.integration.web.served import BASE, BASE_NAME, LEDGER_S, OPERATOR, Journey, journey
+from tests.integration.web.browser import Seen, follow, needs_chromium, screens
+from tests.integration.web.served import BASE, BASE_NAME, LEDGER_S, OPERATOR, Journey, journey, traffic
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "adapters"
 VOICE = "tenants/acme/adapters/voice"
@@ -247,6 +247,8 @@ async def answering(seen: Seen, model: str) -> str:
     return str(await facts.text_content())
 
 
+SHOWN = ("overview", "adapters", "usage", "tenants", "replicas")
+"""In the documentation, beside what the tests above did."""
 TENANT_PAGES = {
     "overview": "/tenants/acme",
     "adapters": "/tenants/acme/adapters",
@@ -275,15 +277,24 @@ OPERATOR_PAGES = {
 }
 
 
-@pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("phone", "dark")])
-async def test_every_page_of_a_tenant(here: Journey, size: str, scheme: str) -> None:
+async def test_every_page_of_a_tenant(here: Journey) -> None:
     """After the tests above: with what they left to see."""
-    seen = await here.logged_in("anna@acme", size, scheme)
+    if screens() is not None:
+        await traffic(here)
+    wide = await here.logged_in("anna@acme")
     for name, path in TENANT_PAGES.items():
-        await seen.open(path)
+        await wide.open(path)
         if name == "adapters":
-            await seen.page.wait_for_selector("[data-live-place]:has-text('device')")
-        await seen.check(f"{name} {size} {scheme}")
+            await wide.page.wait_for_selector("[data-live-place]:has-text('device')")
+        await wide.check(name)
+        if name in SHOWN:
+            await wide.shoot(name)
+    phone = await here.logged_in("anna@acme", "phone", "dark")
+    for name, path in TENANT_PAGES.items():
+        await phone.open(path)
+        await phone.check(f"{name} on a phone", colours_alone=True)
+        if name == "overview":
+            await phone.shoot("phone", whole=False)
 
 
 async def test_every_page_of_an_operator(here: Journey) -> None:
@@ -291,6 +302,8 @@ async def test_every_page_of_an_operator(here: Journey) -> None:
     for name, path in OPERATOR_PAGES.items():
         await seen.open(path)
         await seen.check(name)
+        if name in SHOWN:
+            await seen.shoot(name)
 
 
 async def test_every_form_works_without_scripts(here: Journey) -> None:

@@ -66,7 +66,8 @@ export function made(tag, text = "", className = "") {
 
 // The words of an error, with a way to log in where that is what it takes.
 export function explain(place, found) {
-  place.replaceChildren(made("span", [found.message, found.remedy].filter(Boolean).join(" ")));
+  const message = found.remedy && !/[.!?]$/.test(found.message) ? `${found.message}.` : found.message;
+  place.replaceChildren(made("span", [message, found.remedy].filter(Boolean).join(" ")));
   if (found.reason === "SIGNED_OUT" || found.status === 401) {
     const link = made("a", "Log in in a new tab, then try again here; nothing on this page is lost.");
     link.href = "/login";

@@ -102,6 +102,8 @@ class _UsageDimensionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageD
     """API key's id, or `user/{id}` of who acted with a user token."""
     USAGE_DIMENSION_OUTCOME: _UsageDimension.ValueType  # 6
     """`OK`, or the reason of the error that ended it."""
+    USAGE_DIMENSION_MINUTE: _UsageDimension.ValueType  # 7
+    """UTC. Read from the ledger itself, so of at most 2 hours, for all models, and by nothing else but OUTCOME."""
 
 class UsageDimension(_UsageDimension, metaclass=_UsageDimensionEnumTypeWrapper):
     """What sums are made for each of."""
@@ -120,6 +122,8 @@ USAGE_DIMENSION_KEY: UsageDimension.ValueType  # 5
 """API key's id, or `user/{id}` of who acted with a user token."""
 USAGE_DIMENSION_OUTCOME: UsageDimension.ValueType  # 6
 """`OK`, or the reason of the error that ended it."""
+USAGE_DIMENSION_MINUTE: UsageDimension.ValueType  # 7
+"""UTC. Read from the ledger itself, so of at most 2 hours, for all models, and by nothing else but OUTCOME."""
 Global___UsageDimension: _TypeAlias = UsageDimension  # noqa: Y015
 
 class _UsageFormat:
@@ -1316,7 +1320,7 @@ class QueryUsageRequest(_message.Message):
     """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """Whole hours, UTC; the hour of it counts."""
+        """Whole hours, UTC, or minutes where grouped by MINUTE; the hour of it counts."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:

@@ -17,6 +17,7 @@ DIMENSIONS: Mapping[str, pb.UsageDimension.ValueType] = {
     "version": pb.USAGE_DIMENSION_VERSION,
     "key": pb.USAGE_DIMENSION_KEY,
     "outcome": pb.USAGE_DIMENSION_OUTCOME,
+    "minute": pb.USAGE_DIMENSION_MINUTE,
 }
 FORMATS: Mapping[str, pb.UsageFormat.ValueType] = {"csv": pb.USAGE_FORMAT_CSV, "jsonl": pb.USAGE_FORMAT_JSONL}
 

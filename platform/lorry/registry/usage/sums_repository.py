@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, String, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.registry.authz import VerifiedTenantId
 from lorry.registry.db.tables import UsageRollup
+from lorry.registry.usage import minutes_repository as minutes
 from lorry.registry.usage.buckets import DURATION_S, INTER_TOKEN_S, TTFT_S
 from lorry.registry.usage.queries import Dimension, Query, UsageSum, text_of, value_of
 from lorry.registry.usage.sums import Sums
@@ -20,6 +21,8 @@ _HISTOGRAMS = (("ttft", TTFT_S), ("inter_token", INTER_TOKEN_S), ("duration", DU
 async def sums(session: AsyncSession, tenant: VerifiedTenantId, query: Query) -> list[UsageSum]:
     """Ascending by group, at most one more than ``query.size``. No group is without requests."""
     postgresql = session.get_bind().dialect.name == "postgresql"
+    if Dimension.MINUTE in query.dimensions:
+        return await _paged(session, query, minutes.chosen(tenant, query, postgresql))
     expressions = [_expression(dimension, postgresql) for dimension in query.dimensions]
     names = [f"group_{at}" for at in range(len(expressions))]
     chosen = select(*(one.label(name) for one, name in zip(expressions, names, strict=True)), *_sums())
@@ -28,6 +31,13 @@ async def sums(session: AsyncSession, tenant: VerifiedTenantId, query: Query) ->
     )
     if query.model:
         chosen = chosen.where(UsageRollup.model == query.model)
+    return await _paged(session, query, (chosen, expressions, names))
+
+
+async def _paged(
+    session: AsyncSession, query: Query, made: tuple[Select[Any], list[ColumnElement[Any]], list[str]]
+) -> list[UsageSum]:
+    chosen, expressions, names = made
     if query.after is not None:
         values = [value_of(dimension, text) for dimension, text in zip(query.dimensions, query.after, strict=True)]
         chosen = chosen.where(tuple_(*expressions) > tuple_(*values))
@@ -75,6 +85,8 @@ def _expression(dimension: Dimension, postgresql: bool) -> ColumnElement[Any]:
             return UsageRollup.key_id.expression
         case Dimension.OUTCOME:
             return UsageRollup.outcome.expression
+        case Dimension.MINUTE:
+            raise AssertionError("sums are by the hour")
 
 
 __all__ = ["sums"]
