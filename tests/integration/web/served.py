@@ -175,7 +175,7 @@ async def traffic(here: Journey) -> None:
             while time.monotonic() < until:
                 asked: dict[str, Any] = {"max_tokens": draw.randint(4, 40)}
                 if draw.random() < 0.06:
-                    asked = {"max_tokens": 40, "timeout_s": 0.5}
+                    asked = {"max_tokens": 40, "ttft_timeout_s": 0.05}
                 stream = client.stream(
                     draw.choice([*models, BASE]),
                     messages=[{"role": "user", "content": draw.choice(QUESTIONS)}],

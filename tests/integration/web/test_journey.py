@@ -250,7 +250,8 @@ async def answering(seen: Seen, model: str) -> str:
 SHOWN = ("overview", "adapters", "usage", "tenants", "replicas")
 """In the documentation, beside what the tests above did."""
 TENANT_PAGES = {
-    "overview": "/tenants/acme",
+    "overview": "/tenants/acme?period=1h",
+    "overview-month": "/tenants/acme?period=30d",
     "adapters": "/tenants/acme/adapters",
     "adapter": f"/{VOICE}",
     "version": f"/{VOICE}/versions/2",
