@@ -18,8 +18,8 @@ _DAY_S = 86400.0
 def chosen(
     tenant: VerifiedTenantId, query: Query, postgresql: bool
 ) -> tuple[Select[Any], list[ColumnElement[Any]], list[str]]:
-    """The statement without its groups, what it is grouped by, and the names of that. The sums are those that
-    ``lorry.registry.usage.sums`` makes of the same rows."""
+    """As ``sums_repository`` makes its own. The sums are those that ``lorry.registry.usage.sums`` makes of the same
+    rows."""
     expressions = [
         _minute(postgresql) if dimension is Dimension.MINUTE else UsageEvent.outcome.expression
         for dimension in query.dimensions

@@ -21,23 +21,8 @@ _HISTOGRAMS = (("ttft", TTFT_S), ("inter_token", INTER_TOKEN_S), ("duration", DU
 async def sums(session: AsyncSession, tenant: VerifiedTenantId, query: Query) -> list[UsageSum]:
     """Ascending by group, at most one more than ``query.size``. No group is without requests."""
     postgresql = session.get_bind().dialect.name == "postgresql"
-    if Dimension.MINUTE in query.dimensions:
-        return await _paged(session, query, minutes.chosen(tenant, query, postgresql))
-    expressions = [_expression(dimension, postgresql) for dimension in query.dimensions]
-    names = [f"group_{at}" for at in range(len(expressions))]
-    chosen = select(*(one.label(name) for one, name in zip(expressions, names, strict=True)), *_sums())
-    chosen = chosen.where(
-        UsageRollup.tenant_id == tenant, UsageRollup.hour >= query.start, UsageRollup.hour < query.end
-    )
-    if query.model:
-        chosen = chosen.where(UsageRollup.model == query.model)
-    return await _paged(session, query, (chosen, expressions, names))
-
-
-async def _paged(
-    session: AsyncSession, query: Query, made: tuple[Select[Any], list[ColumnElement[Any]], list[str]]
-) -> list[UsageSum]:
-    chosen, expressions, names = made
+    made = minutes.chosen if Dimension.MINUTE in query.dimensions else _chosen
+    chosen, expressions, names = made(tenant, query, postgresql)
     if query.after is not None:
         values = [value_of(dimension, text) for dimension, text in zip(query.dimensions, query.after, strict=True)]
         chosen = chosen.where(tuple_(*expressions) > tuple_(*values))
@@ -49,6 +34,21 @@ async def _paged(
         if numbers[0]:
             found.append(UsageSum(group, _read(numbers)))
     return found
+
+
+def _chosen(
+    tenant: VerifiedTenantId, query: Query, postgresql: bool
+) -> tuple[Select[Any], list[ColumnElement[Any]], list[str]]:
+    """The statement without its groups, what it is grouped by, and the names of that."""
+    expressions = [_expression(dimension, postgresql) for dimension in query.dimensions]
+    names = [f"group_{at}" for at in range(len(expressions))]
+    chosen = select(*(one.label(name) for one, name in zip(expressions, names, strict=True)), *_sums())
+    chosen = chosen.where(
+        UsageRollup.tenant_id == tenant, UsageRollup.hour >= query.start, UsageRollup.hour < query.end
+    )
+    if query.model:
+        chosen = chosen.where(UsageRollup.model == query.model)
+    return chosen, expressions, names
 
 
 def _sums() -> list[ColumnElement[Any]]:
