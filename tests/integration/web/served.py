@@ -25,7 +25,7 @@ BASE_NAME = "smollm2-135m"
 BASE = f"models/{BASE_NAME}"
 OPERATOR, PASSWORD = "root@platform", "a password of an operator"
 READY_S, LEDGER_S = 90.0, 10.0
-TRAFFIC_S = float(os.environ.get("LORRY_SCREENS_TRAFFIC_S", "240"))
+TRAFFIC_S = float(os.environ.get("LORRY_SCREENS_TRAFFIC_S", "180"))
 EXAMPLES = Path(__file__).parents[3] / "examples" / "adapters"
 QUESTIONS = ("What is the capital of France?", "Why do birds sing?", "Name three animals that live in the sea.")
 

@@ -28,7 +28,7 @@ HOUR = timedelta(hours=1)
 pytestmark = [
     needs_chromium,
     pytest.mark.model,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(180 if screens() is None else 900),
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
