@@ -76,7 +76,7 @@ def test_numbers_for_people() -> None:
 
 def test_an_hour_is_labelled_every_ten_minutes() -> None:
     labels = [f"{11 + (44 + i) // 60}:{(44 + i) % 60:02}" for i in range(61)]
-    made = bars("x", "X", "x", labels, [Series("a", "c1", [1.0] * 61)], str)
+    made = charts.bars("x", "X", "x", labels, [Series("a", "c1", [1.0] * 61)], str)
     assert [tick.text for tick in made.x_ticks] == ["11:50", "12:00", "12:10", "12:20", "12:30", "12:40"]
     hours = [f"{i:02}:00" for i in range(24)]
-    assert len(bars("x", "X", "x", hours, [Series("a", "c1", [1.0] * 24)], str).x_ticks) == 6
+    assert len(charts.bars("x", "X", "x", hours, [Series("a", "c1", [1.0] * 24)], str).x_ticks) == 6
