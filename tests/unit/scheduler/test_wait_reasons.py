@@ -97,8 +97,8 @@ def test_extras_are_others() -> None:
 def test_bytes_for_an_adapter_beside_its_pages() -> None:
     """Slots, chunks and a page are free; of the budget two pages' worth is left."""
     rig = Rig(pages=8, chunks=4, slots=4, max_rank=16, context=20, sequences=8, ageing=NEVER, prefix_cache=False)
-    for name in "ab":
-        rig.add(name, prompt=4, out=16)
+    rig.add("a", version("a"), prompt=4, out=16)
+    rig.add("b", prompt=4, out=12)
     rig.step()
     use = rig.ledger.use()
     assert (use.bytes - use.bytes_used, use.pages_free - use.pages_promised) == (2000, 1)
