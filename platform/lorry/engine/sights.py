@@ -21,7 +21,7 @@ from lorry.engine.views import (
     QueueView,
     VersionCopies,
 )
-from lorry.ids import AdapterKey, AdapterScope, RequestId
+from lorry.ids import AdapterScope, RequestId
 from lorry.scheduler import Scheduler
 
 GONE_SHOWN = 64

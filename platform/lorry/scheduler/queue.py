@@ -35,9 +35,7 @@ class Load:
     max_sequences: int
 
 
-def list_waiting(
-    live: Iterable[Entry[R]], reason_of: Callable[[Entry[R]], WaitReason], now: float
-) -> list[Waiting]:
+def list_waiting(live: Iterable[Entry[R]], reason_of: Callable[[Entry[R]], WaitReason], now: float) -> list[Waiting]:
     """By arrival."""
     return [
         Waiting(
