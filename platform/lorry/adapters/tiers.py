@@ -110,8 +110,8 @@ class LoadUnderWay:
 @dataclass(frozen=True, slots=True)
 class TierSight:
     """What the host and disk tiers have: bytes by version (without the text sides, which versions share), loads under
-    way, what left them lately (by tier), how many made room since start (by tier), and bytes: ``host_used`` (with text sides), ``host_budget``, ``disk_used``
-    (with what is being fetched), ``disk_budget``."""
+    way; by tier what left lately, and how many made room since start (``evictions``). ``bytes``: ``host_used`` (with
+    text sides), ``host_budget``, ``disk_used`` (with what is being fetched), ``disk_budget``."""
 
     host: Mapping[AdapterKey, int] = field(default_factory=dict)
     disk: Mapping[AdapterKey, int] = field(default_factory=dict)

@@ -231,7 +231,8 @@ def build_server(
     serves versions with a tokenizer or template of their own; None refuses their prompts and chats. ``limits`` holds
     tenants to their quotas; close it when the server has stopped and the ledger has its bills. None makes one that
     refuses what a month's tokens limit. ``tls``: the files of ``config.tls`` where they were looked at already.
-    ``desk``: told of its requests. ``private``: `unix:PATH`, in a folder that nobody else can enter, where the same services are plain.
+    ``private``: `unix:PATH`, in a folder that nobody else can enter, where the same services are plain.
+    ``desk``: told of its requests.
 
     Raises Unavailable where a port cannot be bound, InvalidRequest where a file of TLS is none.
     """

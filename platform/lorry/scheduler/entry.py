@@ -41,7 +41,8 @@ class Entry(Generic[R]):
     positions the sequence can have. The ``blocked_*`` fields belong to Ageing.
 
     ``root`` None: nothing of it enters the prefix index. ``keys``: of its full blocks in order, as far as they are
-    known. ``judged``: the last plan that passed it over, and ``reason`` its reason. ``private``: the chain is one request's own, for its choices. ``run``: how far it has come, once it ran.
+    known. ``private``: the chain is one request's own, for its choices. ``run``: how far it has come, once it ran.
+    ``judged``: the last plan that passed it over, and ``reason`` why.
     """
 
     request: ScheduledRequest[R]

@@ -26,7 +26,7 @@ class WaitReason(StrEnum):
     KV_PAGES = "kv_pages"
     """The KV pages that it needs are not free, or were taken from one that runs to let another go on."""
     ADAPTER_BYTES = "adapter_bytes"
-    """There is a slot, but not the bytes for its adapter: beside its KV pages, or of the share that adapters may have."""
+    """There is a slot, but not the bytes for its adapter: beside its KV pages, or of the adapters' share."""
     ADAPTER_SLOTS = "adapter_slots"
     """Every slot has an adapter that others run on or wait for."""
     RANK_ROWS = "rank_rows"

@@ -394,9 +394,9 @@ class Scheduler(Generic[R]):
             return WaitReason.ARRIVED
         head = self._waiting.head_of(entry)
         for judged in (entry, head):  # those of a lane wait for the same room
-            if judged.judged == self._plans and judged.reason is not None:
-                if judged is entry or judged.lack is Lack.ROOM:
-                    return judged.reason
+            mine = judged is entry or judged.lack is Lack.ROOM
+            if mine and judged.judged == self._plans and judged.reason is not None:
+                return judged.reason
         return self._closed
 
     def _load_need(self, adapter: AdapterKey) -> AdapterNeed | None:

@@ -1,4 +1,4 @@
-"""Each request that waits says why, by the last plan: every reason that an engine has, with the scheduler's real parts."""
+"""Each request that waits says why, by the last plan: every reason of an engine's, with the scheduler's real parts."""
 
 from __future__ import annotations
 

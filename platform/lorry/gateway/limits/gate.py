@@ -113,7 +113,7 @@ class Limits:
         self._quotas: dict[str, LiveQuota] = {}
         self._keeper = SeatKeeper()
         self._table: ByTenant[QuotaEntry] | None = None
-        self._waits: dict[RequestId, tuple[WaitReason, float]] = {}
+        self._waits: dict[Hold, tuple[WaitReason, float]] = {}
         self.tokens = TokenUpkeep(leases, now, clock)
 
     def state(self) -> dict[str, int]:
@@ -128,7 +128,7 @@ class Limits:
     def waits(self) -> Mapping[RequestId, Wait]:
         """What waits now, the longest first."""
         now = self._clock()
-        return {request: Wait(reason, now - since) for request, (reason, since) in self._waits.items()}
+        return {hold.request.request_id: Wait(why, now - since) for hold, (why, since) in self._waits.items()}
 
     def check(self, tenant: str, adapter_id: str) -> int | None:
         """Most output tokens of one request, None for no cap. Takes nothing, but raises QuotaExceeded where ``hold``
@@ -274,11 +274,11 @@ class Limits:
 
     @contextmanager
     def _noted(self, hold: Hold, reason: WaitReason) -> Iterator[None]:
-        self._waits[hold.request.request_id] = reason, self._clock()
+        self._waits[hold] = reason, self._clock()
         try:
             yield
         finally:
-            del self._waits[hold.request.request_id]
+            del self._waits[hold]
 
     async def _tokens(
         self, quotas: Sequence[LiveQuota], budgets: Sequence[TokenBudget], tokens: int, patience: Patience
