@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from lorry.api.v1 import adapter_admin_pb2 as pb
 from lorry.client.admin.aliases import list_aliases
 from lorry.client.admin.records import query_usage
-from lorry.client.admin.versions import get_residency, list_versions
+from lorry.client.admin.versions import get_residency, list_residency, list_versions
 from lorry.client.awaited import AsyncCaller
 from lorry.errors import LorryError
 from lorry_admin.web.visits import Visit, sized
@@ -73,6 +73,23 @@ async def places_of(caller: AsyncCaller, version: str) -> pb.Residency | None:
         return None
 
 
+async def residency_of(visit: Visit) -> dict[str, pb.Residency] | None:
+    """Of the adapters on the address's page, by version; those that no engine has are not in it. None where an engine
+    does not say."""
+    try:
+        listed = await visit.listed(list_residency(visit.tenant))
+    except LorryError:
+        return None
+    return {one.name: one for one in listed.rows}
+
+
+def place_in(found: dict[str, pb.Residency] | None, version: pb.AdapterVersion | None) -> str:
+    """The nearest place of it, "" where nobody says or it is not served."""
+    if found is None or version is None or not is_served(version):
+        return ""
+    return place_word(found.get(version.name) or pb.Residency())
+
+
 def is_served(version: pb.AdapterVersion) -> bool:
     return version.state in _SERVED
 
@@ -99,6 +116,6 @@ async def _summary(caller: AsyncCaller, adapter: pb.Adapter) -> Summary:
 
 
 __all__ = [
-    "ALIASES_SHOWN", "AT_ONCE", "USE_DAYS", "USE_ROWS_MAX", "Summary", "Use", "is_served", "place_word", "places_of",
-    "summaries_of", "use_of",
+    "ALIASES_SHOWN", "AT_ONCE", "USE_DAYS", "USE_ROWS_MAX", "Summary", "Use", "is_served", "place_in", "place_word",
+    "places_of", "residency_of", "summaries_of", "use_of",
 ]  # fmt: skip

@@ -138,6 +138,7 @@ async def test_pages_of_a_tenant_and_of_an_operator(tmp_path: Path) -> None:
             "usage": "/tenants/acme/usage?by=adapter",
             "quotas": "/tenants/acme/quotas",
             "prices": "/tenants/acme/prices",
+            "requests": "/tenants/acme/requests",
             "audit": "/tenants/acme/audit",
         }
         for size, scheme in (("wide", "light"), ("phone", "dark")):
@@ -159,6 +160,9 @@ async def test_pages_of_a_tenant_and_of_an_operator(tmp_path: Path) -> None:
             "tenant": "/operator/tenants/acme",
             "replicas": "/operator/replicas",
             "bases": "/operator/bases",
+            "memory": "/operator/memory",
+            "queue": "/operator/queue",
+            "requests": "/operator/requests",
             "tenant-quotas": "/tenants/acme/quotas",
         }.items():
             await root.open(path)

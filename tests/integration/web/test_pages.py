@@ -7,9 +7,27 @@ from html import unescape
 
 from tests.integration.web.world import World
 
-READ_PAGES = ("", "/adapters", "/adapters.json", "/usage", "/usage.csv", "/quotas", "/audit", "/adapters/pirate")
+READ_PAGES = (
+    "",
+    "/adapters",
+    "/adapters.json",
+    "/usage",
+    "/usage.csv",
+    "/quotas",
+    "/requests",
+    "/audit",
+    "/adapters/pirate",
+)
 TENANT_PAGES = (*READ_PAGES, "/register", "/keys", "/users", "/prices")
-OPERATOR_PAGES = ("/operator/tenants", "/operator/tenants/acme", "/operator/replicas", "/operator/bases")
+OPERATOR_PAGES = (
+    "/operator/tenants",
+    "/operator/tenants/acme",
+    "/operator/replicas",
+    "/operator/bases",
+    "/operator/memory",
+    "/operator/queue",
+    "/operator/requests",
+)
 
 
 async def test_owner_sees_every_page_of_its_tenant(here: World) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from lorry.client.admin.adapters import list_adapters
 from lorry.client.admin.differences import state_word
 from lorry_admin.web.formats import alias_words, size
-from lorry_admin.web.summaries import AT_ONCE, Summary, is_served, place_word, places_of, summaries_of, use_of
+from lorry_admin.web.summaries import Summary, place_in, residency_of, summaries_of, use_of
 from lorry_admin.web.visits import Visiting
 
 router = APIRouter()
@@ -24,29 +22,24 @@ async def adapters(visit: Visiting) -> Response:
     listed = await visit.listed(list_adapters(visit.tenant, show_deleted=deleted))
     told = len(listed.rows) <= TOLD_AT_ONCE or visit.request.query_params.get("details") == "1"
     rows = await summaries_of(visit, listed.rows) if told else [Summary(one, None, (), False) for one in listed.rows]
-    return visit.page("adapters.html", listed=listed, rows=rows, deleted=deleted, told=told)
+    found = await residency_of(visit)
+    places = {row.adapter.name: place_in(found, row.newest) for row in rows}
+    return visit.page("adapters.html", listed=listed, rows=rows, deleted=deleted, told=told, places=places)
 
 
 @router.get("/tenants/{tenant}/adapters.json")
 async def live(visit: Visiting) -> Response:
     """What the adapters of one page of the list are, where, and when they were used last, by the adapter's name: calls
-    for each of them, and of engines, that a long list does not wait for."""
+    for each of them that a long list does not wait for."""
     listed = await visit.listed(list_adapters(visit.tenant))
     rows = await summaries_of(visit, listed.rows)
     use = await use_of(visit)
-    caller, gate = visit.caller(), asyncio.Semaphore(AT_ONCE)
-
-    async def place(name: str) -> str:
-        async with gate:
-            return place_word(await places_of(caller, name))
-
-    served = [row.newest.name for row in rows if row.newest is not None and is_served(row.newest)]
-    places = dict(zip(served, await asyncio.gather(*(place(name) for name in served)), strict=True))
+    places = await residency_of(visit)
     found = {}
     for row in rows:
         name = row.adapter.name
         used = use.last.get(name, "")[:10] or ("not in 30 days" if use.whole else "")
-        found[name] = {"place": places.get(row.newest.name, "") if row.newest else "", "used": used, **_told(row)}
+        found[name] = {"place": place_in(places, row.newest), "used": used, **_told(row)}
     return JSONResponse(found)
 
 
