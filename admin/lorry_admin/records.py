@@ -16,11 +16,13 @@ from lorry.errors import InvalidRequest
 from lorry.registry import PageRequest, Registry
 from lorry.registry.audit.chain import canonical
 from lorry.registry.db import tables
+from lorry.registry.fleet.desk import Desk
 from lorry.registry.names import parse_tenant
+from lorry.registry.rights import require
 from lorry.registry.usage.buckets import DURATION_S, INTER_TOKEN_S, TTFT_S
 from lorry.registry.usage.export import Format
 from lorry.registry.usage.queries import Dimension, UsageSum
-from lorry_admin import messages
+from lorry_admin import live, messages
 from lorry_admin.access import Access
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -40,6 +42,7 @@ _FORMATS: dict[int, Format] = {
     pb.USAGE_FORMAT_CSV: Format.CSV,
     pb.USAGE_FORMAT_JSONL: Format.JSONL,
 }
+ALL_TENANTS = "tenants/-"
 
 
 class RecordsAdmin(pb_grpc.TenantAdminServiceServicer):
@@ -47,6 +50,21 @@ class RecordsAdmin(pb_grpc.TenantAdminServiceServicer):
 
     _access: Access
     _registry: Registry
+    _desk: Desk
+
+    async def ListRecentRequests(
+        self, request: pb.ListRecentRequestsRequest, context: Context
+    ) -> pb.ListRecentRequestsResponse:
+        caller = await self._access.caller(context)
+        size, recent = PageRequest.of(request.page_size, "").size, self._desk.recent
+        tenant: str | None = None
+        if request.parent == ALL_TENANTS:
+            require(caller, "list all recent requests")
+        else:
+            require(caller, "list recent requests")
+            tenant = (await self._registry.tenants.get(caller, parse_tenant("parent", request.parent))).id
+        rows = recent.slow(tenant) if request.kind == pb.RECENT_KIND_SLOW else recent.failed(tenant)
+        return pb.ListRecentRequestsResponse(requests=[live.recent_request(row) for row in rows[:size]])
 
     async def QueryUsage(self, request: pb.QueryUsageRequest, context: Context) -> pb.QueryUsageResponse:
         caller = await self._access.caller(context)

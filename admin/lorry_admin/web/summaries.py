@@ -6,13 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from lorry.api.v1 import adapter_admin_pb2 as pb
 from lorry.client.admin.records import query_usage
-from lorry.client.admin.versions import get_residency
+from lorry.client.admin.versions import get_residency, list_residency
 from lorry.client.awaited import AsyncCaller
 from lorry.errors import LorryError
 from lorry_admin.web.visits import Visit
 
-AT_ONCE = 8
-"""Calls of one page."""
 USE_DAYS = 30
 _SERVED = (pb.ADAPTER_VERSION_STATE_READY, pb.ADAPTER_VERSION_STATE_DEPRECATED)
 
@@ -32,6 +30,23 @@ async def places_of(caller: AsyncCaller, version: str) -> pb.Residency | None:
         return None
 
 
+async def residency_of(visit: Visit) -> dict[str, pb.Residency] | None:
+    """Of the adapters on the address's page, by version; those that no engine has are not in it. None where an engine
+    does not say."""
+    try:
+        listed = await visit.listed(list_residency(visit.tenant))
+    except LorryError:
+        return None
+    return {one.name: one for one in listed.rows}
+
+
+def place_in(found: dict[str, pb.Residency] | None, version: pb.AdapterVersion) -> str:
+    """The nearest place of it, "" where nobody says or it is not served."""
+    if found is None or not is_served(version):
+        return ""
+    return place_word(found.get(version.name) or pb.Residency())
+
+
 def is_served(version: pb.AdapterVersion) -> bool:
     return version.state in _SERVED
 
@@ -46,4 +61,4 @@ def place_word(found: pb.Residency | None) -> str:
     return "object store"
 
 
-__all__ = ["AT_ONCE", "USE_DAYS", "is_served", "place_word", "places_of", "requests_of"]
+__all__ = ["USE_DAYS", "is_served", "place_in", "place_word", "places_of", "requests_of", "residency_of"]

@@ -22,6 +22,7 @@ from lorry.client.admin import AdminClient
 from lorry.config import GatewayConfig
 from lorry.engine.fake import FakeEngine
 from lorry.gateway import EngineRoutes, ExtraService, GatewayServer, LedgerDrain, UsageSpool, build_server
+from lorry.gateway.desk import GatewayDesk
 from lorry.gateway.limits import Limits as QuotaLimits
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import BaseFacts, Registry, SnapshotSource, bootstrap
@@ -159,7 +160,7 @@ async def world(
     await source.start()
     polling = asyncio.create_task(source.run())
     engine = fake_engine()
-    engines = EngineReplicas([engine])
+    engines, desk = EngineReplicas([engine]), GatewayDesk()
     store = DirectoryStore(folder / "objects")
     versions = registry.versions(store, _validate, folder / "spool", importer=importer)
     lifecycle = registry.lifecycle(store, engines)
@@ -168,11 +169,18 @@ async def world(
     quotas = QuotaLimits(source, registry.leases)
 
     def add(server: Any) -> None:
-        add_admin_services(server, registry, source, versions, lifecycle, engines)
+        add_admin_services(server, registry, source, versions, lifecycle, engines, desk)
 
     extra = [ExtraService(name, add if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
     gateway = build_server(
-        GatewayConfig(port=0), source, EngineRoutes([engine]), usage, kv_salt=bytes(32), extra=extra, limits=quotas
+        GatewayConfig(port=0),
+        source,
+        EngineRoutes([engine]),
+        usage,
+        kv_salt=bytes(32),
+        extra=extra,
+        limits=quotas,
+        desk=desk,
     )
     await gateway.start()
     keys: dict[str, str] = {}

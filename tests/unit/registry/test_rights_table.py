@@ -18,7 +18,7 @@ from lorry.registry.rights import ACTIONS, require
 READS = {
     "read adapters", "list adapters", "read versions", "list versions", "read residency", "read aliases",
     "list aliases", "list grants", "list pins", "list quotas", "read usage", "export usage", "read audit events",
-    "verify audit events", "list prices",
+    "verify audit events", "list prices", "list residency", "list recent requests",
 }  # fmt: skip
 GENERATES = {"generate", "count tokens"}
 OWNS = {
@@ -28,7 +28,7 @@ OWNS = {
 ADMINISTERS = {
     "create tenants", "list tenants", "change tenants", "register base models", "give grants", "revoke grants",
     "set quotas", "delete quotas", "set prices", "make platform administrators", "list replicas", "read replicas",
-    "drain replicas",
+    "drain replicas", "list engine memory", "list waiting requests", "list all recent requests",
 }  # fmt: skip
 
 

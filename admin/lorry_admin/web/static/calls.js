@@ -41,6 +41,7 @@ export async function* events(response) {
     for (let end = held.indexOf("\n\n"); end >= 0; end = held.indexOf("\n\n")) {
       const lines = held.slice(0, end).split("\n");
       held = held.slice(end + 2);
+      if (lines.every((line) => line.startsWith(":"))) continue;
       const name = lines.find((line) => line.startsWith("event: "))?.slice(7) ?? "message";
       yield [name, JSON.parse(lines.find((line) => line.startsWith("data: ")).slice(6))];
     }

@@ -1554,6 +1554,64 @@ class Residency(_message.Message):
 Global___Residency: _TypeAlias = Residency  # noqa: Y015
 
 @_typing.final
+class ListResidencyRequest(_message.Message):
+    """Asks for a page of adapters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """`tenants/{t}`."""
+    page_size: _builtins.int
+    """Adapters, at most 1000; default 100."""
+    page_token: _builtins.str
+    """From the previous answer."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResidencyRequest: _TypeAlias = ListResidencyRequest  # noqa: Y015
+
+@_typing.final
+class ListResidencyResponse(_message.Message):
+    """Of one page of adapters, by name, those versions that some engine has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESIDENCIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def residencies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Residency]:
+        """By version; one that no engine has a copy of is not among them."""
+
+    def __init__(
+        self,
+        *,
+        residencies: _abc.Iterable[Global___Residency] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "residencies", b"residencies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResidencyResponse: _TypeAlias = ListResidencyResponse  # noqa: Y015
+
+@_typing.final
 class ReplicaResidency(_message.Message):
     """A version on one replica."""
 

@@ -41,6 +41,16 @@ def query_usage(
     return TENANTS.paged("QueryUsage", request, pb.QueryUsageResponse, lambda page: page.sums)
 
 
+def list_recent_requests(
+    tenant: str, *, slow: bool = False, page_size: int = 0
+) -> Unary[pb.ListRecentRequestsResponse]:
+    """Requests that failed lately or, with ``slow``, that took longest within an hour, as the gateway that answers
+    remembers them. ``tenant`` "-": of all, for a platform administrator. At most so many (0: 100)."""
+    kind = pb.RECENT_KIND_SLOW if slow else pb.RECENT_KIND_FAILED
+    request = pb.ListRecentRequestsRequest(parent=tenant_name(tenant), kind=kind, page_size=page_size)
+    return TENANTS.unary("ListRecentRequests", request, pb.ListRecentRequestsResponse)
+
+
 def export_usage(tenant: str, start_time: datetime, end_time: datetime, *, form: str = "csv") -> Streamed[bytes]:
     """The ledger's rows as a file of that ``FORMATS``, in pieces of whole lines."""
     if form not in FORMATS:
