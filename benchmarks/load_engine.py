@@ -15,7 +15,7 @@ import math
 import sys
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ from lorry.engine.contract import (
 )
 from lorry.engine.metrics import EngineMetrics
 from lorry.engine.transport_server import serve_engine
-from lorry.ids import AdapterDigest, AdapterKey, BaseDigest
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, BaseDigest
 from lorry.loops import run
 from lorry.text import Tokenizer
 
@@ -155,6 +156,15 @@ class PacedEngine(EngineClient):
 
     async def metrics(self) -> EngineMetrics:
         return EngineMetrics()
+
+    async def memory(self) -> MemoryView:
+        return MemoryView()
+
+    async def copies(self, scopes: Collection[AdapterScope]) -> tuple[VersionCopies, ...]:
+        return ()
+
+    async def queue(self) -> QueueView:
+        return QueueView()
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -28,6 +28,7 @@ from lorry_admin.access import Access
 from lorry_admin.aliases import AliasAdmin
 from lorry_admin.engines import EngineReplicas
 from lorry_admin.lifecycle import LifecycleAdmin
+from lorry_admin.summaries import summary
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -48,6 +49,7 @@ class AdapterAdmin(AliasAdmin, LifecycleAdmin, pb_grpc.AdapterAdminServiceServic
         self._engines = engines
         self._adapters = registry.adapters
         self._aliases = registry.aliases
+        self._names = registry.live_names
         self._versions = versions
 
     async def CreateAdapter(self, request: pb.CreateAdapterRequest, context: Context) -> pb.Adapter:
@@ -59,12 +61,18 @@ class AdapterAdmin(AliasAdmin, LifecycleAdmin, pb_grpc.AdapterAdminServiceServic
     async def GetAdapter(self, request: pb.GetAdapterRequest, context: Context) -> pb.Adapter:
         caller = await self._access.caller(context)
         name = parse_adapter("name", request.name)
+        if _is_full(request.view):
+            return summary(name.tenant, await self._adapters.get_summary(caller, name))
         return messages.adapter(name.tenant, await self._adapters.get(caller, name))
 
     async def ListAdapters(self, request: pb.ListAdaptersRequest, context: Context) -> pb.ListAdaptersResponse:
         caller = await self._access.caller(context)
         tenant = parse_tenant("parent", request.parent)
         wanted = PageRequest.of(request.page_size, request.page_token)
+        if _is_full(request.view):
+            told = await self._adapters.list_summaries(caller, tenant, wanted, deleted=request.show_deleted)
+            full = [summary(tenant, one) for one in told.rows]
+            return pb.ListAdaptersResponse(adapters=full, next_page_token=told.next_token)
         page = await self._adapters.list(caller, tenant, wanted, deleted=request.show_deleted)
         rows = [messages.adapter(tenant, row) for row in page.rows]
         return pb.ListAdaptersResponse(adapters=rows, next_page_token=page.next_token)
@@ -154,6 +162,13 @@ class AdapterAdmin(AliasAdmin, LifecycleAdmin, pb_grpc.AdapterAdminServiceServic
         name = parse_version("name", request.name)
         row = await self._versions.quarantine(caller, name, request.reason)
         return messages.version(name.bare, row, full=True)
+
+
+def _is_full(view: int) -> bool:
+    """Raises InvalidRequest for a number that is no view."""
+    if view not in (pb.ADAPTER_VIEW_UNSPECIFIED, pb.ADAPTER_VIEW_BASIC, pb.ADAPTER_VIEW_FULL):
+        raise InvalidRequest.field("view", f"{view} is not one; use ADAPTER_VIEW_BASIC or ADAPTER_VIEW_FULL")
+    return view == pb.ADAPTER_VIEW_FULL
 
 
 def _news(name: AdapterName, one: Check | Made) -> pb.WatchAdapterVersionResponse:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineInfo, Forgotten, Whereabouts
-from lorry.errors import EngineUnavailable
-from lorry.ids import AdapterKey, BaseDigest
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
+from lorry.errors import EngineUnavailable, LorryError
+from lorry.ids import AdapterKey, AdapterScope, BaseDigest
 from lorry.registry.adapters.lifecycle import Purged
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Generic[T]):
+    """What one engine said. ``found`` None: nothing, and ``why``; its name is then unknown as well."""
+
+    replica: str
+    found: T | None
+    why: str = ""
 
 
 class EngineReplicas:
@@ -37,6 +51,18 @@ class EngineReplicas:
         for engine, _ in await self._serving(base):
             await engine.evict(ref.key)
 
+    async def memory(self) -> list[Told[MemoryView]]:
+        """Of every engine; of those that do not answer why."""
+        return [await _told(engine, engine.memory) for engine in self._engines]
+
+    async def queues(self) -> list[Told[QueueView]]:
+        """As ``memory``."""
+        return [await _told(engine, engine.queue) for engine in self._engines]
+
+    async def copies(self, scopes: Collection[AdapterScope]) -> list[tuple[str, tuple[VersionCopies, ...]]]:
+        """Of the adapters with these ids, on each engine, with its replica's name."""
+        return [((await engine.info()).replica, await engine.copies(scopes)) for engine in self._engines]
+
     async def _serving(self, base: str) -> list[tuple[EngineClient, EngineInfo]]:
         known = [(engine, await engine.info()) for engine in self._engines]
         found = [(engine, info) for engine, info in known if info.base == BaseDigest(base)]
@@ -45,8 +71,15 @@ class EngineReplicas:
         return found
 
 
+async def _told(engine: EngineClient, ask: Callable[[], Awaitable[T]]) -> Told[T]:
+    try:
+        return Told((await engine.info()).replica, await ask())
+    except LorryError as error:
+        return Told("", None, error.message)
+
+
 def _purged(found: Forgotten) -> Purged:
     return Purged(found.disk_bytes, found.host_bytes, found.device_slots, found.kv_pages)
 
 
-__all__ = ["EngineReplicas"]
+__all__ = ["EngineReplicas", "Told"]

@@ -10,9 +10,14 @@ from lorry.api.v1 import fleet_pb2 as pb
 from lorry.api.v1 import fleet_pb2_grpc as pb_grpc
 from lorry.registry import PageRequest
 from lorry.registry.db.tables import ReplicaState
+from lorry.registry.fleet.desk import Desk
+from lorry.registry.fleet.naming import LiveNames
 from lorry.registry.fleet.service import FleetService, ReplicaKind
 from lorry.registry.names import parse_replica
+from lorry.registry.rights import require
+from lorry_admin import live
 from lorry_admin.access import Access
+from lorry_admin.engines import EngineReplicas
 from lorry_admin.messages import timestamp
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -22,9 +27,14 @@ _KINDS = {ReplicaKind.GATEWAY: pb.REPLICA_KIND_GATEWAY, ReplicaKind.ENGINE: pb.R
 class FleetAdmin(pb_grpc.FleetServiceServicer):
     """Errors go through as LorryError: the server needs ``lorry.api.status.ErrorInterceptor``."""
 
-    def __init__(self, access: Access, fleet: FleetService) -> None:
+    def __init__(
+        self, access: Access, fleet: FleetService, names: LiveNames, engines: EngineReplicas, desk: Desk
+    ) -> None:
         self._access = access
         self._fleet = fleet
+        self._names = names
+        self._engines = engines
+        self._desk = desk
 
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
         caller = await self._access.caller(context)
@@ -42,6 +52,27 @@ class FleetAdmin(pb_grpc.FleetServiceServicer):
     async def UndrainReplica(self, request: pb.UndrainReplicaRequest, context: Context) -> pb.Replica:
         caller = await self._access.caller(context)
         return _replica(await self._fleet.drain(caller, parse_replica("name", request.name), False))
+
+    async def ListEngineMemory(
+        self, request: pb.ListEngineMemoryRequest, context: Context
+    ) -> pb.ListEngineMemoryResponse:
+        require(await self._access.caller(context), "list engine memory")
+        told = await self._engines.memory()
+        keys = {key for one in told if one.found is not None for key in live.keys_of(one.found)}
+        names = await self._names.versions(keys)
+        return pb.ListEngineMemoryResponse(engines=[live.engine_memory(one, names) for one in told])
+
+    async def ListWaitingRequests(
+        self, request: pb.ListWaitingRequestsRequest, context: Context
+    ) -> pb.ListWaitingRequestsResponse:
+        require(await self._access.caller(context), "list waiting requests")
+        size = PageRequest.of(request.page_size, "").size
+        told = await self._engines.queues()
+        views = [one.found for one in told if one.found is not None]
+        tenants = {tenant for view in views for tenant, _ in view.counts} | {one.tenant for one in self._desk.held()}
+        keys = {one.adapter for view in views for one in view.waiting if one.adapter is not None}
+        names = await self._names.versions(keys)
+        return live.waiting_requests(told, self._desk, names, await self._names.tenants(tenants), size)
 
 
 def _replica(row: ReplicaState) -> pb.Replica:

@@ -9,11 +9,15 @@ import grpc.aio
 from lorry.api.v1 import adapter_admin_pb2 as pb
 from lorry.api.v1 import adapter_admin_pb2_grpc as pb_grpc
 from lorry.errors import InvalidRequest
+from lorry.ids import AdapterScope
 from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.adapters.service import AdapterService
 from lorry.registry.adapters.versions import VersionService
-from lorry.registry.names import parse_adapter, parse_version
-from lorry_admin import messages
+from lorry.registry.fleet.naming import LiveNames
+from lorry.registry.names import parse_adapter, parse_tenant, parse_version
+from lorry.registry.paging import PageRequest
+from lorry.registry.rights import require
+from lorry_admin import live, messages
 from lorry_admin.access import Access
 from lorry_admin.engines import EngineReplicas
 
@@ -30,6 +34,7 @@ class LifecycleAdmin(pb_grpc.AdapterAdminServiceServicer):
     _versions: VersionService
     _lifecycle: LifecycleService
     _engines: EngineReplicas
+    _names: LiveNames
 
     async def UpdateAdapter(self, request: pb.UpdateAdapterRequest, context: Context) -> pb.Adapter:
         caller = await self._access.caller(context)
@@ -87,6 +92,17 @@ class LifecycleAdmin(pb_grpc.AdapterAdminServiceServicer):
         ref, base = await self._versions.servable(caller, name, "read residency")
         found = await self._engines.whereabouts(base, ref)
         return messages.residency(name, found, running=caller.admin)
+
+    async def ListResidency(self, request: pb.ListResidencyRequest, context: Context) -> pb.ListResidencyResponse:
+        """Engines are asked for the copies of these adapters alone, so that nothing of it depends on others' copies."""
+        caller = await self._access.caller(context)
+        require(caller, "list residency")
+        wanted = PageRequest.of(request.page_size, request.page_token)
+        page = await self._adapters.list(caller, parse_tenant("parent", request.parent), wanted)
+        copies = await self._engines.copies([AdapterScope(row.id) for row in page.rows]) if page.rows else []
+        names = await self._names.versions({one.adapter for _, rows in copies for one in rows})
+        found = live.residencies(copies, names, running=caller.admin)
+        return pb.ListResidencyResponse(residencies=found, next_page_token=page.next_token)
 
 
 __all__ = ["PRELOAD_MAX_S", "PRELOAD_S", "LifecycleAdmin"]

@@ -16,11 +16,13 @@ from lorry.errors import InvalidRequest
 from lorry.registry import PageRequest, Registry
 from lorry.registry.audit.chain import canonical
 from lorry.registry.db import tables
+from lorry.registry.fleet.desk import Desk
 from lorry.registry.names import parse_tenant
+from lorry.registry.rights import require
 from lorry.registry.usage.buckets import DURATION_S, INTER_TOKEN_S, TTFT_S
 from lorry.registry.usage.export import Format
 from lorry.registry.usage.queries import Dimension, UsageSum
-from lorry_admin import messages
+from lorry_admin import live, messages
 from lorry_admin.access import Access
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -32,12 +34,15 @@ _DIMENSIONS: dict[int, Dimension] = {
     pb.USAGE_DIMENSION_VERSION: Dimension.VERSION,
     pb.USAGE_DIMENSION_KEY: Dimension.KEY,
     pb.USAGE_DIMENSION_OUTCOME: Dimension.OUTCOME,
+    pb.USAGE_DIMENSION_MINUTE: Dimension.MINUTE,
 }
+_TIMES = (Dimension.DAY, Dimension.HOUR, Dimension.MINUTE)
 _FORMATS: dict[int, Format] = {
     pb.USAGE_FORMAT_UNSPECIFIED: Format.CSV,
     pb.USAGE_FORMAT_CSV: Format.CSV,
     pb.USAGE_FORMAT_JSONL: Format.JSONL,
 }
+ALL_TENANTS = "tenants/-"
 
 
 class RecordsAdmin(pb_grpc.TenantAdminServiceServicer):
@@ -45,6 +50,21 @@ class RecordsAdmin(pb_grpc.TenantAdminServiceServicer):
 
     _access: Access
     _registry: Registry
+    _desk: Desk
+
+    async def ListRecentRequests(
+        self, request: pb.ListRecentRequestsRequest, context: Context
+    ) -> pb.ListRecentRequestsResponse:
+        caller = await self._access.caller(context)
+        size, recent = PageRequest.of(request.page_size, "").size, self._desk.recent
+        tenant: str | None = None
+        if request.parent == ALL_TENANTS:
+            require(caller, "list all recent requests")
+        else:
+            require(caller, "list recent requests")
+            tenant = (await self._registry.tenants.get(caller, parse_tenant("parent", request.parent))).id
+        rows = recent.slow(tenant) if request.kind == pb.RECENT_KIND_SLOW else recent.failed(tenant)
+        return pb.ListRecentRequestsResponse(requests=[live.recent_request(row) for row in rows[:size]])
 
     async def QueryUsage(self, request: pb.QueryUsageRequest, context: Context) -> pb.QueryUsageResponse:
         caller = await self._access.caller(context)
@@ -57,6 +77,7 @@ class RecordsAdmin(pb_grpc.TenantAdminServiceServicer):
             dimensions,
             request.page_size,
             request.page_token,
+            request.model,
         )
         sums = [_sum(dimensions, found) for found in page.rows]
         return pb.QueryUsageResponse(sums=sums, next_page_token=page.next_token)
@@ -120,7 +141,7 @@ def _sum(dimensions: Sequence[Dimension], found: UsageSum) -> pb.UsageSum:
     group = dict(zip(dimensions, found.group, strict=True))
     sums = found.sums
     return pb.UsageSum(
-        time=str(group.get(Dimension.DAY, group.get(Dimension.HOUR, ""))),
+        time=str(next((group[one] for one in _TIMES if one in group), "")),
         model=str(group.get(Dimension.MODEL, "")),
         version=int(group.get(Dimension.VERSION, 0)),
         key=str(group.get(Dimension.KEY, "")),

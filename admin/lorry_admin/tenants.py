@@ -12,6 +12,7 @@ from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.api.v1 import tenant_admin_pb2_grpc as pb_grpc
 from lorry.errors import InvalidRequest
 from lorry.registry import PageRequest, Registry
+from lorry.registry.fleet.desk import Desk
 from lorry.registry.names import (
     AdapterName,
     parse_adapter,
@@ -32,9 +33,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class TenantAdmin(LimitsAdmin, RecordsAdmin, pb_grpc.TenantAdminServiceServicer):
     """Errors go through as LorryError: the server needs ``lorry.api.status.ErrorInterceptor``."""
 
-    def __init__(self, access: Access, registry: Registry) -> None:
+    def __init__(self, access: Access, registry: Registry, desk: Desk) -> None:
         self._access = access
         self._registry = registry
+        self._desk = desk
 
     async def CreateTenant(self, request: pb.CreateTenantRequest, context: Context) -> pb.Tenant:
         caller = await self._access.caller(context)

@@ -96,6 +96,7 @@ _OF: dict[str, dict[str, Call]] = {
         "PreloadAdapterVersion": Call(OWNER, lambda n: a.PreloadAdapterVersionRequest(name=n.version)),
         "EvictAdapterVersion": Call(OWNER, lambda n: a.EvictAdapterVersionRequest(name=n.version)),
         "GetResidency": Call(OWNER, lambda n: a.GetResidencyRequest(name=n.version)),
+        "ListResidency": Call(OWNER, lambda n: a.ListResidencyRequest(parent=n.tenant)),
     },
     "TenantAdminService": {
         "CreateTenant": Call(ADMIN, lambda n: t.CreateTenantRequest(tenant_id="new"), tenants=False),
@@ -122,6 +123,7 @@ _OF: dict[str, dict[str, Call]] = {
         "DeleteQuota": Call(ADMIN, lambda n: t.DeleteQuotaRequest(name=n.quota)),
         "QueryUsage": Call(OWNER, _usage),
         "ExportUsage": Call(OWNER, lambda n: t.ExportUsageRequest(parent=n.tenant)),
+        "ListRecentRequests": Call(OWNER, lambda n: t.ListRecentRequestsRequest(parent=n.tenant)),
         "ListAuditEvents": Call(OWNER, lambda n: t.ListAuditEventsRequest(parent=n.tenant)),
         "VerifyAudit": Call(OWNER, lambda n: t.VerifyAuditRequest(parent=n.tenant)),
     },
@@ -142,6 +144,8 @@ _OF: dict[str, dict[str, Call]] = {
         "ListReplicas": Call(ADMIN, lambda n: f.ListReplicasRequest(), tenants=False),
         "GetReplica": Call(ADMIN, lambda n: f.GetReplicaRequest(name="replicas/engine-0"), tenants=False),
         "DrainReplica": Call(ADMIN, lambda n: f.DrainReplicaRequest(name="replicas/engine-0"), tenants=False),
+        "ListEngineMemory": Call(ADMIN, lambda n: f.ListEngineMemoryRequest(), tenants=False),
+        "ListWaitingRequests": Call(ADMIN, lambda n: f.ListWaitingRequestsRequest(), tenants=False),
         "UndrainReplica": Call(ADMIN, lambda n: f.UndrainReplicaRequest(name="replicas/engine-0"), tenants=False),
     },
 }

@@ -28,6 +28,7 @@ from lorry.api.v1 import user_admin_pb2 as user_pb
 from lorry.config import GatewayConfig
 from lorry.engine.fake import FakeEngine
 from lorry.gateway import EngineRoutes, GatewayServer, MemoryUsage, build_server
+from lorry.gateway.desk import GatewayDesk
 from lorry.gateway.server import ExtraService
 from lorry.registry import Registry, SnapshotSource, bootstrap
 from lorry.registry.db.base import Model
@@ -240,11 +241,11 @@ async def world(folder: Path, polls: bool = True, **config: Any) -> AsyncIterato
     store, importer, gate = RecordingStore(DirectoryStore(folder / "objects")), Importer(files), Gate()
     versions = registry.versions(store, gate.validate, folder / "spool", importer=importer)
     engine, usage = fake_engine(), MemoryUsage()
-    engines = EngineReplicas([engine])
+    engines, desk = EngineReplicas([engine]), GatewayDesk()
     lifecycle = registry.lifecycle(store, engines)
 
     def add(server: Any) -> None:
-        add_admin_services(server, registry, source, versions, lifecycle, engines)
+        add_admin_services(server, registry, source, versions, lifecycle, engines, desk)
 
     gateway = build_server(
         GatewayConfig(**{"port": 0, "http_port": 0, **config}),
@@ -253,6 +254,7 @@ async def world(folder: Path, polls: bool = True, **config: Any) -> AsyncIterato
         usage,
         kv_salt=start.secrets.kv_salt,
         extra=[ExtraService(name, add if at == 0 else lambda server: None) for at, name in enumerate(ADMIN_SERVICES)],
+        desk=desk,
     )
     await gateway.start()
     polling = asyncio.create_task(source.run() if polls else asyncio.Event().wait())

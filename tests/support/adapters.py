@@ -16,7 +16,7 @@ from lorry.adapters.image.build import DeviceImage, image_builder
 from lorry.adapters.image.source import BaseWeights, no_base
 from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
 from lorry.adapters.plan import AdapterPlan
-from lorry.adapters.tiers import Build, HostImage
+from lorry.adapters.tiers import Build, HostImage, TierSight
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.errors import AdapterLoadFailed, AdapterObjectMissing
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
@@ -102,6 +102,9 @@ class FolderHost(Generic[I]):
         image, folder = self._images.get(adapter), self._folders.get(adapter)
         size = 0 if folder is None else sum(file.stat().st_size for file in folder.iterdir())
         return (0 if image is None else image.nbytes), size
+
+    def sight(self) -> TierSight:
+        return TierSight({key: image.nbytes for key, image in self._images.items()})
 
     def forget(self, adapter: AdapterKey) -> tuple[int, int]:
         sizes = self.sizes(adapter)

@@ -25,6 +25,7 @@ from lorry_admin.web.pages import (
     aliases,
     audit,
     keys,
+    living,
     login,
     operator,
     overview,
@@ -49,7 +50,7 @@ _WITH_FILES = re.compile(r"/tenants/[^/]+/register")
 _CHUNK = re.compile(r"/tenants/[^/]+/adapters/[^/]+/uploads/[^/]+/chunk")
 _PAGES = (
     login, overview, adapters, adapter, aliases, versions, pins, register, playground, keys, usage, quotas, audit,
-    tenants, operator, users, prices, account,
+    tenants, operator, users, prices, account, living,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 640.0, 200.0
+WIDTH, HEIGHT = 480.0, 176.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 8.0, 10.0, 26.0
 LABELS_MAX = 7
 
@@ -141,10 +141,19 @@ def _chart(
     top: float,
     empty: bool,
 ) -> Chart:
-    place, every = _places(len(labels)), max(1, math.ceil(len(labels) / LABELS_MAX))
-    x_ticks = [Tick(round(place(i), 1), label) for i, label in enumerate(labels) if i % every == 0]
+    place = _places(len(labels))
+    x_ticks = [Tick(round(place(i), 1), labels[i]) for i in _labelled(labels)]
     y_ticks = [Tick(round(_y(top * part, top), 1), shown(top * part)) for part in (0.0, 0.5, 1.0)]
     return Chart(chart_id, title, unit, labels, series, shown, made_bars, made_lines, x_ticks, y_ticks, empty)
+
+
+def _labelled(labels: Sequence[str]) -> list[int]:
+    """Those that are written below the axis: of minutes every tenth, else as many as there is room for."""
+    tenths = [i for i, label in enumerate(labels) if label[2:3] == ":" and label.endswith("0")]
+    if len(labels) > LABELS_MAX >= len(tenths) > 1:
+        return tenths
+    every = max(1, math.ceil(len(labels) / LABELS_MAX))
+    return list(range(0, len(labels), every))
 
 
 def _places(count: int) -> Callable[[int], float]:

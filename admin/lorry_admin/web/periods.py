@@ -1,5 +1,5 @@
 """The spans of time that usage is shown for. The registry adds up by whole hours, so a span is hours: the present one
-and so many before it."""
+and so many before it. The last hour alone is the ledger's own rows, by whole minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lorry.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """``by``: ``hour`` or ``day``, what one bar is."""
+    """``by``: ``minute``, ``hour`` or ``day``, what one bar is."""
 
     word: str
     label: str
@@ -20,11 +20,11 @@ class Period:
 
     @property
     def step(self) -> timedelta:
-        return timedelta(hours=1) if self.by == "hour" else timedelta(days=1)
+        return timedelta(**{f"{self.by}s": 1})
 
 
 PERIODS = (
-    Period("1h", "1 hour", 1, "hour"),
+    Period("1h", "1 hour", 1, "minute"),
     Period("6h", "6 hours", 6, "hour"),
     Period("24h", "24 hours", 24, "hour"),
     Period("7d", "7 days", 7 * 24, "day"),
@@ -52,7 +52,12 @@ def period_of(word: str) -> Period:
 
 
 def span_of(period: Period, now: float) -> Span:
-    hour = datetime.fromtimestamp(now, UTC).replace(minute=0, second=0, microsecond=0)
+    minute = datetime.fromtimestamp(now, UTC).replace(second=0, microsecond=0)
+    if period.by == "minute":
+        count = 60 * period.hours + 1
+        start = minute - (count - 1) * period.step
+        return Span(period, start, minute + period.step, tuple(start + i * period.step for i in range(count)))
+    hour = minute.replace(minute=0)
     end = hour + timedelta(hours=1)
     if period.by == "hour":
         start = hour - timedelta(hours=period.hours)

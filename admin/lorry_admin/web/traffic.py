@@ -83,7 +83,7 @@ def _outcomes(by_outcome: dict[str, int]) -> list[Outcome]:
 
 
 def _charts(parts: Sequence[Sequence[pb.UsageSum]], span: Span) -> list[Chart]:
-    labels = [f"{tick:%H:%M}" if span.period.by == "hour" else f"{tick:%b} {tick.day}" for tick in span.ticks]
+    labels = [f"{tick:%H:%M}" if span.period.by != "day" else f"{tick:%b} {tick.day}" for tick in span.ticks]
     ok = [sum(one.requests for one in part if one.outcome == OK) for part in parts]
     aborted = [sum(one.requests for one in part if one.outcome == ABORTED) for part in parts]
     errors = [sum(one.requests for one in part) - ok[i] - aborted[i] for i, part in enumerate(parts)]

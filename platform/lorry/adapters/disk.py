@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import threading
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from lorry.adapters.manifest import AdapterRef, file_sha256, files_digest
 from lorry.adapters.store import ObjectStore, sync_folder
 from lorry.errors import AdapterDigestMismatch, AdapterLoadFailed
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
+from lorry.residency.departures import Cause, Departure, departures
 
 log = logging.getLogger(__name__)
 _SCOPE = r"[a-z0-9][a-z0-9_-]{0,63}"
@@ -61,6 +63,7 @@ class DiskTier:
         """Folders that no longer hashed right and were dropped since start."""
         self.evictions = 0
         """Folders that made room for others since start."""
+        self._departures = departures()
         cache_dir.mkdir(parents=True, exist_ok=True)
         found: list[tuple[float, AdapterKey, int]] = []
         for entry in cache_dir.iterdir():
@@ -79,6 +82,16 @@ class DiskTier:
     def used_bytes(self) -> int:
         with self._lock:
             return self._reserved + sum(folder.bytes for folder in self._folders.values())
+
+    def sight(self) -> tuple[dict[AdapterKey, int], tuple[Departure, ...]]:
+        """Bytes of each folder that is whole, and what made room for others lately."""
+        with self._lock:
+            whole = {key: folder.bytes for key, folder in self._folders.items() if folder.bytes}
+            return whole, tuple(self._departures)
+
+    @property
+    def quota_bytes(self) -> int:
+        return self._quota
 
     def has(self, key: AdapterKey) -> bool:
         """Without touching the disk."""
@@ -198,6 +211,7 @@ class DiskTier:
                 used -= folder.bytes
                 trash.append(self._set_aside(key))
                 del self._folders[key]
+                self._departures.append(Departure(key, Cause.ROOM, folder.bytes, time.monotonic()))
                 self.evictions += 1
             if used + need > self._quota:
                 raise AdapterLoadFailed(

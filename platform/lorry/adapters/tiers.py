@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from lorry.errors import AdapterLoadFailed, Draining, LorryError, UnsupportedBas
 from lorry.histogram import LOAD_S, Histogram, Spread
 from lorry.ids import AdapterDigest, AdapterKey
 from lorry.layers.spec import DecoderSpec
+from lorry.residency.departures import Cause, Departure, departures
 from lorry.residency.host import Failed, Fetching, HostState, Ready
 from lorry.text import Tokenizer
 
@@ -88,6 +89,38 @@ class TierCounts:
     disk_bytes: int = 0
 
 
+@dataclass(slots=True)
+class _Fetch:
+    """Under way since ``since`` (``time.monotonic``). ``tier``: where its files are, "" until a thread took it."""
+
+    since: float
+    tier: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadUnderWay:
+    """A load into host memory. ``stage``: ``queued`` for a thread, ``object_store`` or ``disk``, where its files come
+    from now, or ``no_room``, where host memory is full of versions that requests hold."""
+
+    adapter: AdapterKey
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TierSight:
+    """What the host and disk tiers have: bytes by version (without the text sides, which versions share), loads under
+    way; by tier what left lately, and how many made room since start (``evictions``). ``bytes``: ``host_used`` (with
+    text sides), ``host_budget``, ``disk_used`` (with what is being fetched), ``disk_budget``."""
+
+    host: Mapping[AdapterKey, int] = field(default_factory=dict)
+    disk: Mapping[AdapterKey, int] = field(default_factory=dict)
+    loads: Sequence[LoadUnderWay] = ()
+    left: Mapping[str, Sequence[Departure]] = field(default_factory=dict)
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    evictions: Mapping[str, int] = field(default_factory=dict)
+
+
 def _nbytes(held: Iterable[_Held[I]]) -> int:
     """A text side that several share counts once."""
     images, texts = 0, dict[str, int]()
@@ -130,8 +163,9 @@ class HostTierStore(Generic[I]):
         self._lock = threading.Lock()
         self._fetched = threading.Condition(self._lock)
         self._images: OrderedDict[AdapterKey, _Held[I]] = OrderedDict()
-        self._fetching: set[AdapterKey] = set()
-        self._waiting: OrderedDict[AdapterKey, tuple[AdapterRef, int]] = OrderedDict()
+        self._fetching: dict[AdapterKey, _Fetch] = {}
+        self._waiting: OrderedDict[AdapterKey, tuple[AdapterRef, int, float]] = OrderedDict()
+        self._left = departures()
         self._failures: OrderedDict[AdapterKey, LorryError] = OrderedDict()
         self._retained: set[AdapterKey] = set()
         self._closed = False
@@ -185,7 +219,7 @@ class HostTierStore(Generic[I]):
     def discard(self, adapter: AdapterKey) -> None:
         """Its image turned out to be damaged: forget it, retained or not. The next ``ensure`` brings it anew."""
         with self._lock:
-            self._images.pop(adapter, None)
+            self._drop(adapter, Cause.FAULT)
             self._admit_waiting()
 
     def sizes(self, adapter: AdapterKey) -> tuple[int, int]:
@@ -201,7 +235,7 @@ class HostTierStore(Generic[I]):
             self._fetched.wait_for(lambda: adapter not in self._fetching)
             self._waiting.pop(adapter, None)
             self._failures.pop(adapter, None)
-            held = self._images.pop(adapter, None)
+            held = self._drop(adapter, Cause.ASKED)
             self._admit_waiting()
         return (0 if held is None else held.image.nbytes), self._disk.forget(adapter)
 
@@ -223,6 +257,20 @@ class HostTierStore(Generic[I]):
             "damaged_cache_folders": self._disk.damaged,
         }
 
+    def sight(self) -> TierSight:
+        """At one moment of each tier; from any thread."""
+        now = time.monotonic()
+        with self._lock:
+            host = {key: held.image.nbytes for key, held in self._images.items()}
+            loads = [LoadUnderWay(key, one.tier or "queued", now - one.since) for key, one in self._fetching.items()]
+            loads += [LoadUnderWay(key, "no_room", now - since) for key, (_, _, since) in self._waiting.items()]
+            left, used, evictions = tuple(self._left), _nbytes(self._images.values()), self._evictions
+        disk, left_disk = self._disk.sight()
+        sizes = {"host_used": used, "host_budget": self._budget}
+        sizes |= {"disk_used": self._disk.used_bytes, "disk_budget": self._disk.quota_bytes}
+        gone = {"host": evictions, "disk": self._disk.evictions}
+        return TierSight(host, disk, loads, {"host": left, "disk": left_disk}, sizes, gone)
+
     def counts(self) -> TierCounts:
         with self._lock:
             host = TierCounts(
@@ -240,8 +288,8 @@ class HostTierStore(Generic[I]):
         with self._lock:
             held = _nbytes(self._images.values())
             assert held <= self._budget, f"host images hold {held} bytes, over {self._budget}"
-            assert not self._fetching & self._images.keys(), "a version is both fetched and here"
-            assert not self._fetching & self._waiting.keys(), "a version both waits and is fetched"
+            assert not self._fetching.keys() & self._images.keys(), "a version is both fetched and here"
+            assert not self._fetching.keys() & self._waiting.keys(), "a version both waits and is fetched"
             foreign = [key for key, held in self._images.items() if held.image.digest != key.digest]
             assert not foreign, f"images under foreign keys: {foreign}"
             texts = {id(held.text): held.text.sha256 for held in self._images.values() if held.text is not None}
@@ -255,13 +303,15 @@ class HostTierStore(Generic[I]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _start(self, ref: AdapterRef) -> None:
-        self._fetching.add(ref.key)
+        self._fetching[ref.key] = _Fetch(time.monotonic())
         self._pool.submit(self._fetch, ref)
 
     def _fetch(self, ref: AdapterRef) -> None:
         error: LorryError | None = None
         made: _Held[I] | None = None
         tier, began = "disk" if self._disk.has(ref.key) else "object_store", time.monotonic()
+        with self._lock:
+            self._fetching[ref.key].tier = tier
         try:
             made = self._load(ref)
         except LorryError as refused:
@@ -273,7 +323,7 @@ class HostTierStore(Generic[I]):
                 metadata={"adapter": ref.digest},
             )
         with self._fetched:
-            self._fetching.discard(ref.key)
+            self._fetching.pop(ref.key)
             if made is not None:
                 self._loads[tier].observe(time.monotonic() - began)
             else:
@@ -283,7 +333,7 @@ class HostTierStore(Generic[I]):
                 self._images[ref.key] = made
                 self._admit_waiting()
             elif made is not None and not self._closed:
-                self._waiting[ref.key] = (ref, _nbytes([made]))
+                self._waiting[ref.key] = (ref, _nbytes([made]), began)
                 self._admit_waiting()
             elif error is not None:
                 self._failures[ref.key] = error
@@ -352,15 +402,22 @@ class HostTierStore(Generic[I]):
         for key in [key for key in self._images if key not in self._retained]:
             if _nbytes([*self._images.values(), made]) <= self._budget:
                 break
-            del self._images[key]
+            self._drop(key, Cause.ROOM)
             self._evictions += 1
         return True
+
+    def _drop(self, key: AdapterKey, cause: Cause) -> _Held[I] | None:
+        """With the lock held."""
+        held = self._images.pop(key, None)
+        if held is not None:
+            self._left.append(Departure(key, cause, held.image.nbytes, time.monotonic()))
+        return held
 
     def _admit_waiting(self) -> None:
         """With the lock held: the first that waits is built again where there is room for it by now."""
         if self._closed or not self._waiting:
             return
-        first, (ref, need) = next(iter(self._waiting.items()))
+        first, (ref, need, _) = next(iter(self._waiting.items()))
         kept = _nbytes(held for key, held in self._images.items() if key in self._retained)
         if kept + need <= self._budget:
             del self._waiting[first]
@@ -391,4 +448,13 @@ def open_host_tier(
     )
 
 
-__all__ = ["BaseFiles", "Build", "HostImage", "HostTierStore", "TierCounts", "open_host_tier"]
+__all__ = [
+    "BaseFiles",
+    "Build",
+    "HostImage",
+    "HostTierStore",
+    "LoadUnderWay",
+    "TierCounts",
+    "TierSight",
+    "open_host_tier",
+]

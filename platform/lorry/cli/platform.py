@@ -43,6 +43,7 @@ from lorry.engine.contract import EngineInfo
 from lorry.engine.settings import Choice
 from lorry.engine.supervise import EngineSupervisor
 from lorry.errors import LorryError, Unavailable
+from lorry.gateway.desk import GatewayDesk
 from lorry.gateway.ending import ended
 from lorry.gateway.ledger import LedgerDrain
 from lorry.gateway.limits import Limits as QuotaLimits
@@ -218,8 +219,9 @@ class Platform:
         await self._background(drain.run())
 
         def add_admin(server: Any) -> None:
-            add_admin_services(server, self.registry, source, versions, lifecycle, engines)
+            add_admin_services(server, self.registry, source, versions, lifecycle, engines, desk)
 
+        desk = GatewayDesk()
         private = None if settings.web is None else f"unix:{self._folder}/gateway.sock"
         texts = VersionTexts(store, home.cache / "texts")
         self._stack.push_async_callback(texts.close)
@@ -235,6 +237,7 @@ class Platform:
             limits=quotas,
             tls=tls,
             private=private,
+            desk=desk,
         )
         self.engine.listeners.append(self.server.engines_changed)
         await self.server.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from lorry.adapters.manifest import AdapterRef
 from lorry.adapters.plan import TextPlan
 from lorry.engine.metrics import EngineMetrics
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.errors import EmptyStream, InternalError, LorryError
-from lorry.ids import AdapterDigest, AdapterKey, BaseDigest, RequestId, TenantId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, BaseDigest, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
 _log = logging.getLogger(__name__)
@@ -232,6 +233,18 @@ class EngineClient(ABC):
     @abstractmethod
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         """An observation: it may be another a moment later."""
+
+    @abstractmethod
+    async def memory(self) -> MemoryView:
+        """Bounded. Raises EngineUnavailable as ``metrics`` does."""
+
+    @abstractmethod
+    async def copies(self, scopes: Collection[AdapterScope]) -> tuple[VersionCopies, ...]:
+        """Every copy of the adapters with these scopes; nothing in it depends on what others have."""
+
+    @abstractmethod
+    async def queue(self) -> QueueView:
+        """Bounded. Raises EngineUnavailable as ``metrics`` does."""
 
     @abstractmethod
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -26,6 +26,7 @@ from lorry.engine.contract import (
 )
 from lorry.engine.fake_model import FakeModel
 from lorry.engine.metrics import COMPUTED, OUTPUT, EngineMetrics
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.errors import (
     AdapterCold,
     AdapterObjectMissing,
@@ -35,7 +36,7 @@ from lorry.errors import (
     InvalidRequest,
     LorryError,
 )
-from lorry.ids import AdapterKey
+from lorry.ids import AdapterKey, AdapterScope
 from lorry.request import check_params
 from lorry.text import Tokenizer
 
@@ -95,6 +96,8 @@ class FakeEngine(EngineClient):
         self._hits: Counter[str] = Counter()
         self._death: asyncio.Event = asyncio.Event()
         self._closed = False
+        self.queued = QueueView()
+        """What ``queue`` says."""
         self.release = asyncio.Event()
         self.fault: Callable[[EngineRequest], Fault | None] = lambda request: None
         self.seen: list[EngineRequest] = []
@@ -138,6 +141,21 @@ class FakeEngine(EngineClient):
         self._check_alive()
         loaded, live = adapter in self._loaded, self._live_on(adapter)
         return Whereabouts(loaded, loaded or adapter in self._hosted, loaded or adapter in self._hosted, live)
+
+    async def memory(self) -> MemoryView:
+        """Of what it has: slots and copies."""
+        self._check_alive()
+        slots = {"total": len(self._loaded), "filled": len(self._loaded)}
+        sizes = {"device_used": FAKE_BYTES * len(self._loaded), "device_adapters": FAKE_BYTES * len(self._loaded)}
+        return MemoryView(slots=slots, bytes=sizes, copies=self._copies())
+
+    async def copies(self, scopes: Collection[AdapterScope]) -> tuple[VersionCopies, ...]:
+        self._check_alive()
+        return tuple(one for one in self._copies() if one.adapter.scope in scopes)
+
+    async def queue(self) -> QueueView:
+        self._check_alive()
+        return self.queued
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         self._check_alive()
@@ -325,6 +343,21 @@ class FakeEngine(EngineClient):
     def _live_on(self, adapter: AdapterKey) -> int:
         adapters = (live.request.adapter for live in self._live.values())
         return sum(one is not None and one.key == adapter for one in adapters)
+
+    def _copies(self) -> tuple[VersionCopies, ...]:
+        return tuple(
+            VersionCopies(
+                adapter,
+                slot if adapter in self._loaded else None,
+                device_bytes=FAKE_BYTES * (adapter in self._loaded),
+                host_bytes=FAKE_BYTES,
+                disk_bytes=FAKE_BYTES,
+                running=self._live_on(adapter),
+                holding=self._live_on(adapter),
+                idle_s=0.0 if adapter in self._loaded else None,
+            )
+            for slot, adapter in enumerate(sorted(self._loaded | self._hosted))
+        )
 
     def _check_alive(self) -> None:
         if self._closed or self._death.is_set():

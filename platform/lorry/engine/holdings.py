@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from lorry.adapters.manifest import AdapterRef
+from lorry.adapters.tiers import TierSight
+from lorry.engine import sights
 from lorry.engine.contract import Forgotten, Whereabouts
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.errors import AdapterObjectMissing, DeadlineExceeded, EngineUnavailable
-from lorry.ids import AdapterKey
+from lorry.ids import AdapterKey, AdapterScope
 from lorry.residency.host import Failed, HostState, Ready
 from lorry.scheduler import Scheduler
 
@@ -25,6 +28,7 @@ class Copies(Protocol):
     def ensure(self, ref: AdapterRef) -> HostState: ...
     def forget(self, adapter: AdapterKey) -> tuple[int, int]: ...
     def sizes(self, adapter: AdapterKey) -> tuple[int, int]: ...
+    def sight(self) -> TierSight: ...
 
 
 class Loop(Protocol):
@@ -38,6 +42,7 @@ class Holdings:
 
     def __init__(self, loop: Loop, scheduler: Scheduler[AdapterRef], copies: Copies) -> None:
         self._loop = loop
+        self._scheduler = scheduler
         self._versions = scheduler.versions
         self._copies = copies
 
@@ -45,6 +50,15 @@ class Holdings:
         tier, live = await self._ask(lambda: (self._versions.tier_of(adapter), self._versions.live_on(adapter)))
         host, disk = self._copies.sizes(adapter)
         return Whereabouts(tier == "device", host > 0, disk > 0, live)
+
+    async def memory(self) -> MemoryView:
+        return await self._ask(lambda: sights.memory_view(self._scheduler, self._copies))
+
+    async def copies(self, scopes: Collection[AdapterScope]) -> tuple[VersionCopies, ...]:
+        return await self._ask(lambda: sights.copies_of(self._scheduler, self._copies, scopes))
+
+    async def queue(self) -> QueueView:
+        return await self._ask(lambda: sights.queue_view(self._scheduler))
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -23,8 +23,9 @@ from lorry.engine.contract import (
 from lorry.engine.core import EngineCore, Outcome
 from lorry.engine.holdings import Holdings
 from lorry.engine.metrics import EngineMetrics
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.errors import AlreadyExists, Draining, EngineUnavailable, LorryError
-from lorry.ids import AdapterKey, RequestId
+from lorry.ids import AdapterKey, AdapterScope, RequestId
 
 T = TypeVar("T")
 
@@ -96,6 +97,15 @@ class LocalEngine(EngineClient):
 
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         return await self._holdings.whereabouts(adapter)
+
+    async def memory(self) -> MemoryView:
+        return await self._holdings.memory()
+
+    async def copies(self, scopes: Collection[AdapterScope]) -> tuple[VersionCopies, ...]:
+        return await self._holdings.copies(scopes)
+
+    async def queue(self) -> QueueView:
+        return await self._holdings.queue()
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         self._check()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 from lorry.adapters.manifest import AdapterRef
 from lorry.engine.contract import EngineClient, EngineEvent, EngineInfo, EngineRequest, Forgotten, Whereabouts
 from lorry.engine.metrics import EngineMetrics
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.errors import EngineUnavailable
-from lorry.ids import AdapterKey
+from lorry.ids import AdapterKey, AdapterScope
 
 
 class StartingEngine(EngineClient):
@@ -36,6 +37,15 @@ class StartingEngine(EngineClient):
 
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:
         return await self._warm().whereabouts(adapter)
+
+    async def memory(self) -> MemoryView:
+        return await self._warm().memory()
+
+    async def copies(self, scopes: Collection[AdapterScope]) -> tuple[VersionCopies, ...]:
+        return await self._warm().copies(scopes)
+
+    async def queue(self) -> QueueView:
+        return await self._warm().queue()
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         await self._warm().preload(ref, wait_s)

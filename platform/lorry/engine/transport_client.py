@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import grpc
@@ -30,6 +30,8 @@ from lorry.engine.transport_codec import (
 )
 from lorry.engine.transport_link import UNREACHABLE, Link
 from lorry.engine.transport_metrics import metrics_from_proto
+from lorry.engine.transport_views import copies_from_proto, memory_from_proto, queue_from_proto
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -37,7 +39,7 @@ from lorry.errors import (
     RequestCancelled,
     Unavailable,
 )
-from lorry.ids import AdapterKey
+from lorry.ids import AdapterKey, AdapterScope
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 
@@ -138,6 +140,18 @@ class GrpcEngineClient(EngineClient):
             "GetWhereabouts", pb.GetWhereaboutsRequest(sha256=adapter.digest, scope=adapter.scope)
         )
         return Whereabouts(found.device, found.host, found.disk, found.live)
+
+    async def memory(self) -> MemoryView:
+        self._check()
+        return memory_from_proto(await self._unary("GetMemory", pb.GetMemoryRequest()))
+
+    async def copies(self, scopes: Collection[AdapterScope]) -> tuple[VersionCopies, ...]:
+        self._check()
+        return copies_from_proto((await self._unary("GetCopies", pb.GetCopiesRequest(scopes=scopes))).copies)
+
+    async def queue(self) -> QueueView:
+        self._check()
+        return queue_from_proto(await self._unary("GetQueue", pb.GetQueueRequest()))
 
     async def preload(self, ref: AdapterRef, wait_s: float) -> None:
         self._check()

@@ -27,7 +27,9 @@ from lorry.engine.transport_codec import (
 )
 from lorry.engine.transport_credit import CALL_CREDIT
 from lorry.engine.transport_metrics import metrics_to_proto
+from lorry.engine.transport_views import copies_to_proto, memory_to_proto, queue_to_proto
 from lorry.errors import EmptyStream, EngineUnavailable, InternalError, LorryError
+from lorry.ids import AdapterScope
 from lorry.internal.v1 import engine_pb2 as pb
 from lorry.internal.v1 import engine_pb2_grpc
 
@@ -246,6 +248,25 @@ class _Servicer(engine_pb2_grpc.EngineServiceServicer):
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: _Context) -> pb.GetMetricsResponse:
         try:
             return metrics_to_proto(await self._engine.metrics())
+        except LorryError as error:
+            await abort_with(context, error)
+
+    async def GetMemory(self, request: pb.GetMemoryRequest, context: _Context) -> pb.GetMemoryResponse:
+        try:
+            return memory_to_proto(await self._engine.memory())
+        except LorryError as error:
+            await abort_with(context, error)
+
+    async def GetCopies(self, request: pb.GetCopiesRequest, context: _Context) -> pb.GetCopiesResponse:
+        try:
+            found = await self._engine.copies([AdapterScope(scope) for scope in request.scopes])
+        except LorryError as error:
+            await abort_with(context, error)
+        return pb.GetCopiesResponse(copies=copies_to_proto(found))
+
+    async def GetQueue(self, request: pb.GetQueueRequest, context: _Context) -> pb.GetQueueResponse:
+        try:
+            return queue_to_proto(await self._engine.queue())
         except LorryError as error:
             await abort_with(context, error)
 

@@ -89,9 +89,13 @@ class Admission:
             raise InvalidRequest.field(field, "empty; send the name of a model, ListModels has them")
         return snapshot.resolve(caller, model, sha256, self.now(), sticky)
 
-    async def admit(self, message: pb.GenerateRequest, context: CallContext) -> Admitted:
-        """Raises whatever is wrong with the request; nothing has been asked of an engine then."""
+    async def admit(
+        self, message: pb.GenerateRequest, context: CallContext, met: Callable[[Caller], object] = lambda caller: None
+    ) -> Admitted:
+        """Raises whatever is wrong with the request; nothing has been asked of an engine then. ``met`` is told whose it
+        is, whatever is wrong with the rest."""
         api_key, snapshot, caller = await self.authenticate(context)
+        met(caller)
         require(caller, "generate")
         check_served(message)
         minted = RequestId(uuid.uuid4().hex)

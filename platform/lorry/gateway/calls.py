@@ -18,6 +18,7 @@ from lorry.gateway.provenance import Expected
 from lorry.gateway.relay import Batch, Pace, Relay
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.ticker import Ticker
+from lorry.ids import RequestId
 
 
 class Call:
@@ -71,17 +72,22 @@ class Calls:
         self._ticker = Ticker(pace.seconds)
         self._now = now
         self._limits = limits
+        self.entering: dict[RequestId, Admitted] = {}
+        """What waits for its quota, by the id that an engine would know."""
 
     @asynccontextmanager
     async def open(self, admitted: Admitted, context: CallContext) -> AsyncIterator[Call]:
         """Submits the request, once its quotas let it in. However the block is left, the engine's iterator is closed,
         the tokens that were handed out are billed, and quotas have the rest back."""
         tenant, adapter_id, began = admitted.caller.tenant, admitted.resolution.adapter_id, self._now()
-        async with (
-            self._limits.hold(tenant, adapter_id, admitted.request) as hold,
-            self._running(admitted, context, hold, began) as call,
-        ):
-            yield call
+        self.entering[admitted.request.request_id] = admitted
+        try:
+            async with self._limits.hold(tenant, adapter_id, admitted.request) as hold:
+                del self.entering[admitted.request.request_id]
+                async with self._running(admitted, context, hold, began) as call:
+                    yield call
+        finally:
+            self.entering.pop(admitted.request.request_id, None)
 
     @asynccontextmanager
     async def _running(self, admitted: Admitted, context: CallContext, hold: Hold, began: float) -> AsyncIterator[Call]:
@@ -89,7 +95,7 @@ class Calls:
         expected = Expected.of(admitted.resolution)
         relay = Relay(admitted.route.engine, hold.request, expected, tokens, self._ticker)
         live = LiveCall(admitted.api_key, admitted.caller, admitted.resolution, relay, admitted.resolution.epoch)
-        live.stop_sending = context.cancel
+        live.stop_sending, live.request_id = context.cancel, admitted.answer.request_id
         call = Call(admitted, relay, live, self._live, hold, began)
         # A generator that is cancelled while the transport is full is closed late: the call's end aborts as well.
         context.add_done_callback(relay.abort)

@@ -31,6 +31,8 @@ class LiveCall:
     stop_sending: Callable[[LorryError], object] = lambda error: None
     """Ends the call of a client that does not read."""
     cut: bool = False
+    request_id: str = ""
+    """The client's."""
 
 
 def still_holds(snapshot: Snapshot, call: LiveCall, now: float) -> Caller:

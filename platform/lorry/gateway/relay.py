@@ -14,6 +14,7 @@ from lorry.errors import InternalError, LorryError, RequestCancelled
 from lorry.gateway.pieces import Merger, Piece
 from lorry.gateway.provenance import Expected
 from lorry.gateway.ticker import Ticker
+from lorry.ids import RequestId
 from lorry.request import TokenLogprobs
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,16 @@ class Relay:
         """Known once ``next`` has returned."""
         assert self._started is not None, "next() returns only after Started"
         return self._started
+
+    @property
+    def request_id(self) -> RequestId:
+        """As the engine knows it."""
+        return self._request.request_id
+
+    @property
+    def finished(self) -> Finished | None:
+        """What the engine ended it with, checked; None until then."""
+        return self._finished
 
     @property
     def answers(self) -> bool:

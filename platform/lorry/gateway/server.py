@@ -25,6 +25,7 @@ from lorry.errors import Draining, Unavailable
 from lorry.gateway.admission import Admission
 from lorry.gateway.calls import Calls
 from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.desk import GatewayDesk
 from lorry.gateway.ending import ended
 from lorry.gateway.generations import Generations
 from lorry.gateway.http.app import Ready
@@ -35,6 +36,7 @@ from lorry.gateway.live import LiveCalls
 from lorry.gateway.metrics import CountedUsage, Watched
 from lorry.gateway.models import Models
 from lorry.gateway.ports import SnapshotSource, UsageSink
+from lorry.gateway.refusals import RefusalInterceptor
 from lorry.gateway.relay import Pace
 from lorry.gateway.routes import EngineRoutes
 from lorry.gateway.salts import TenantSalts
@@ -223,6 +225,7 @@ def build_server(
     limits: Limits | None = None,
     tls: ServerTls | None = None,
     private: str | None = None,
+    desk: GatewayDesk | None = None,
 ) -> GatewayServer:
     """Binds the ports (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
     ``kv_salt`` is the deployment's secret, of which each tenant's salt for the prefix cache is derived. ``texts``
@@ -230,6 +233,7 @@ def build_server(
     tenants to their quotas; close it when the server has stopped and the ledger has its bills. None makes one that
     refuses what a month's tokens limit. ``tls``: the files of ``config.tls`` where they were looked at already.
     ``private``: `unix:PATH`, in a folder that nobody else can enter, where the same services are plain.
+    ``desk``: told of its requests.
 
     Raises Unavailable where a port cannot be bound, InvalidRequest where a file of TLS is none.
     """
@@ -243,10 +247,16 @@ def build_server(
     usage = CountedUsage(usage, config.metrics_tenants)
     salts, limits = TenantSalts(kv_salt), limits or Limits(source, None, now)
     admission = Admission(source, routes, pool, now, salts, config.max_tokens_cap, texts, staleness, limits, counters)
-    generations = Generations(admission, Calls(live, routes, usage, counters, pace, now, limits), counters)
+    calls, desk = Calls(live, routes, usage, counters, pace, now, limits), desk or GatewayDesk()
+    desk.bind(calls, live, limits)
+    generations = Generations(admission, calls, counters, desk.recent, now)
     models = Models(admission)
     server = grpc.aio.server(
-        interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(counters)],
+        interceptors=[
+            ErrorInterceptor(),
+            EmptyStreamInterceptor(counters),
+            RefusalInterceptor(counters, [service.name for service in extra]),
+        ],
         options=channel_options(config),
     )
     generate_pb2_grpc.add_GenerateServiceServicer_to_server(GenerateServicer(generations, models), server)

@@ -17,6 +17,7 @@ from lorry.registry.aliases.service import AliasService
 from lorry.registry.audit.service import AuditService
 from lorry.registry.bases.service import BaseService
 from lorry.registry.db.engine import Database, open_database
+from lorry.registry.fleet.naming import LiveNames
 from lorry.registry.fleet.service import FleetService
 from lorry.registry.grants.service import GrantService
 from lorry.registry.keys import Peppers
@@ -56,6 +57,7 @@ class Registry:
         self.prices = PriceService(self.database)
         self.leases = LeaseService(self.database)
         self.fleet = FleetService(self.database)
+        self.live_names = LiveNames(self.database)
         self.usage = UsageLedger(self.database)
         self.usage_reports = UsageReports(self.database)
         self.audit = AuditService(self.database)

@@ -49,6 +49,11 @@ class Resolution:
         return self.adapter or self.base.resource
 
     @property
+    def version_name(self) -> str:
+        """`tenants/{t}/adapters/{a}/versions/{n}`; "" for a base."""
+        return f"{self.adapter}/versions/{self.version}" if self.adapter else ""
+
+    @property
     def sha256(self) -> str:
         """The version's digest; "" for a base."""
         return self.ref.digest if self.ref else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass, field
@@ -11,8 +12,9 @@ from typing import Any, Generic
 from lorry.errors import AdapterLoadFailed, InternalError, LorryError, SlotIntegrity
 from lorry.ids import AdapterKey, ChunkId, Generation, RequestId, SlotId
 from lorry.memory import AdapterNeed, MemoryLedger
+from lorry.residency.departures import Cause, Departure, departures
 from lorry.residency.host import Failed, Fetching, HostTier, R, Ready
-from lorry.residency.slots import Slot, SlotTable
+from lorry.residency.slots import Shortage, Slot, SlotTable
 
 
 class AdapterState(StrEnum):
@@ -78,6 +80,8 @@ class Residency(Generic[R]):
         self._draining: frozenset[SlotId] = frozenset()
         self.evictions = 0
         """Slots that were emptied for room since start."""
+        self.departures = departures()
+        """Versions that left the device lately."""
 
     def state_of(self, adapter: AdapterKey) -> AdapterState:
         version = self._versions.get(adapter)
@@ -158,6 +162,10 @@ class Residency(Generic[R]):
             return None
         return self._room(version.need, force)
 
+    def shortage(self, owner: RequestId, *, force: bool = False) -> Shortage:
+        """Where ``room_for`` answers None for want of room: what is short."""
+        return self._slots.shortage(self._versions[self._held_by[owner]].need, self.idle(force=force))
+
     def pin(self, owner: RequestId, *, force: bool = False, victims: list[Slot] | None = None) -> Placement | None:
         """Give ``owner`` the device slot of the version that it holds, filling one where needed; ``victims`` (of
         ``room_for``, by default) are emptied for it.
@@ -178,7 +186,7 @@ class Residency(Generic[R]):
                 return None
             evicted, displaced = room, tuple(r.adapter for r in room if r.adapter is not None)
             for victim in room:
-                self.evict(victim)
+                self.evict(victim, Cause.ROOM)
             row = self._slots.fill(adapter, version.need)
             version.state = AdapterState.RESIDENT
         self._slots.pin(row, owner)
@@ -197,12 +205,12 @@ class Residency(Generic[R]):
         held = [r for r in rows if self._holders(r)] if force else []
         return [*(r for r in rows if not self._holders(r)), *held]
 
-    def evict(self, row: Slot) -> AdapterKey | None:
+    def evict(self, row: Slot, cause: Cause = Cause.MEMORY) -> AdapterKey | None:
         """Empty an idle slot for the room or the bytes; the adapter that lost it."""
         self._ledger.eviction.evicted(row.worth)
         self.evictions += 1
         adapter = row.adapter
-        self._evict(row)
+        self._evict(row, cause)
         return adapter
 
     def unpin(self, owner: RequestId, at_step: int) -> None:
@@ -221,15 +229,15 @@ class Residency(Generic[R]):
         the version ask the host tier anew. Nothing happens if that fill is gone already."""
         row = self._slots[slot]
         if row.adapter is not None and row.generation == generation:
-            self._evict(row)
+            self._evict(row, Cause.FAULT)
 
-    def lose(self, adapter: AdapterKey) -> SlotId | None:
+    def lose(self, adapter: AdapterKey, cause: Cause = Cause.FAULT) -> SlotId | None:
         """The device's copy is damaged, or not wanted any more: empty its slot, and say which. None, and nothing
         changed, while somebody is pinned to it, or where it is not resident."""
         row = self._slots.find(adapter)
         if row is None or row.pins:
             return None
-        self._evict(row)
+        self._evict(row, cause)
         return row.slot
 
     def drain(self, adapter: AdapterKey) -> frozenset[SlotId]:
@@ -250,6 +258,10 @@ class Residency(Generic[R]):
     def drained(self) -> bool:
         """No draining slot is pinned any more."""
         return all(not self._slots[slot].pins for slot in self._draining)
+
+    def rows(self) -> list[tuple[Slot, int]]:
+        """Filled slots, and how many requests hold the version of each."""
+        return [(row, len(self._holders(row))) for row in self._slots if row.adapter is not None]
 
     def slots(self) -> list[dict[str, Any]]:
         """Filled slots as JSON values: slot, generation, digest, scope, chunks, extra_bytes, pins, holds."""
@@ -336,8 +348,10 @@ class Residency(Generic[R]):
     def _holders(self, row: Slot) -> set[RequestId]:
         return set() if row.adapter is None else self._versions[row.adapter].holders
 
-    def _evict(self, row: Slot) -> None:
+    def _evict(self, row: Slot, cause: Cause) -> None:
         adapter = row.adapter
+        if adapter is not None:
+            self.departures.append(Departure(adapter, cause, row.size, time.monotonic()))
         self._slots.empty(row)
         if adapter is None:
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, KeysView
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from lorry.errors import SlotIntegrity
 from lorry.ids import AdapterKey, Generation, RequestId, SlotId
@@ -13,6 +15,7 @@ from lorry.memory import AdapterGrant, AdapterNeed, MemoryLedger
 @dataclass(slots=True, eq=False)
 class Slot:
     """One row. Empty: ``adapter`` and ``grant`` are None. ``size`` are the bytes of its chunks and extras.
+    ``used_at``: when somebody was pinned or unpinned last (``time.monotonic``).
     ``last_step`` is the last step that may read the row; until it is done the row can neither be evicted nor filled."""
 
     slot: SlotId
@@ -23,6 +26,7 @@ class Slot:
     pins: set[RequestId] = field(default_factory=set)
     last_step: int = -1
     last_use: int = 0
+    used_at: float = 0.0
     worth: float = 0.0
 
     @property
@@ -32,6 +36,16 @@ class Slot:
     @property
     def extra_bytes(self) -> int:
         return 0 if self.grant is None else self.grant.extra_bytes
+
+
+class Shortage(StrEnum):
+    """What is short where no slots that may go make room for an adapter: a slot, chunks, bytes of extras, or bytes of
+    the share that adapters may have together."""
+
+    SLOT = "slot"
+    CHUNKS = "chunks"
+    EXTRAS = "extras"
+    BYTES = "bytes"
 
 
 class SlotTable:
@@ -122,6 +136,17 @@ class SlotTable:
                 chunks, extras, both, empty = chunks - row.chunks, extras - row.extra_bytes, both - row.size, empty - 1
         return victims
 
+    def shortage(self, need: AdapterNeed, candidates: Iterable[Slot]) -> Shortage:
+        """Where ``room`` answers None: what is short although all candidates went."""
+        ledger, going = self._ledger, list(candidates)
+        if not going and all(row.adapter is not None or not self._settled(row) for row in self._rows):
+            return Shortage.SLOT
+        if ledger.chunk_ids_free + sum(row.chunks for row in going) < need.chunks:
+            return Shortage.CHUNKS
+        if ledger.extra_bytes_free + sum(row.extra_bytes for row in going) < need.extra_bytes:
+            return Shortage.EXTRAS
+        return Shortage.BYTES
+
     def evictable(self) -> list[Slot]:
         """Filled, unpinned, and no step in flight reads it; least worth first."""
         idle = [r for r in self._rows if r.adapter is not None and not r.pins and self._settled(r)]
@@ -162,10 +187,10 @@ class SlotTable:
 
     def _touch(self, row: Slot) -> None:
         self._clock += 1
-        row.last_use = self._clock
+        row.last_use, row.used_at = self._clock, time.monotonic()
         # Per byte all adapters are as dear to restore, those without any too. Not by size / size: the rounding would
         # put equals in another order than that of their last use.
         row.worth = self._ledger.eviction.worth(self._ledger.costs.load_s_per_byte, 1)
 
 
-__all__ = ["Slot", "SlotTable"]
+__all__ = ["Shortage", "Slot", "SlotTable"]

@@ -11,10 +11,21 @@ from lorry.errors import InternalError
 from lorry.ids import AdapterKey, SequenceId, TenantId
 from lorry.kvcache import Block, BlockTables, PrefixIndex
 from lorry.memory import AdapterNeed, MemoryLedger
-from lorry.residency import AdapterState, Placement, Residency
+from lorry.residency import AdapterState, Placement, Residency, Shortage
 from lorry.residency.host import R
 from lorry.scheduler.ageing import Ageing, AgeingBound
 from lorry.scheduler.entry import Entry, Lack
+from lorry.scheduler.reasons import (
+    NO_BYTES,
+    NO_EXTRAS,
+    NO_PAGES,
+    NO_RANK_ROWS,
+    NO_SHARE,
+    NO_SLOT,
+    YIELDS_MEMORY,
+    YIELDS_ROOM,
+    Shortfall,
+)
 from lorry.scheduler.reclaim import Reclaimer
 from lorry.scheduler.waiting import WaitingQueue
 
@@ -25,6 +36,12 @@ _PASSES = 64
 after these."""
 _SKIP = 0.25
 """Of a pass: what it counts to see that a lane needs no less than one that found no room in this plan."""
+_NO_ROOM = {
+    Shortage.SLOT: NO_SLOT,
+    Shortage.CHUNKS: NO_RANK_ROWS,
+    Shortage.EXTRAS: NO_EXTRAS,
+    Shortage.BYTES: NO_SHARE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +95,7 @@ class Admission(Generic[R]):
         self._turns: deque[TenantId] = deque()
         self._next: TenantId | None = None
         self._passes_left = 0.0
-        self._tight: list[AdapterNeed] = []
+        self._tight: list[tuple[AdapterNeed, Shortfall]] = []
         self._plan = 0
         self._now = 0.0
 
@@ -124,10 +141,13 @@ class Admission(Generic[R]):
     def _take_from(self, tenant: TenantId, sequence: SequenceId, running: int) -> Admitted[R] | None:
         behind = _LOOKAHEAD
         for lane in self._waiting.fronts(tenant, self._residency.resident):
-            if self._too_tight(lane.need, force=not running):
+            tight = self._too_tight(lane.need, force=not running)
+            if tight is not None:
                 head = lane.entries[0]
-                if head.lack is not Lack.ROOM and head is not self.starving:
-                    self._passed_over(head, Lack.ROOM)
+                if head is not self.starving:
+                    self._note(head, tight)
+                    if head.lack is not Lack.ROOM:
+                        self._passed_over(head, tight)
                 self._passes_left -= _SKIP
                 continue
             for number, entry in enumerate(islice(lane.entries, 1 + behind)):
@@ -138,11 +158,11 @@ class Admission(Generic[R]):
                 if isinstance(admitted, Admitted):
                     return admitted
                 self._passed_over(entry, admitted)
-                if admitted is Lack.ROOM:
+                if admitted.lack is Lack.ROOM:
                     break
         return None
 
-    def _try(self, entry: Entry[R], sequence: SequenceId, running: int, *, force: bool) -> Admitted[R] | Lack:
+    def _try(self, entry: Entry[R], sequence: SequenceId, running: int, *, force: bool) -> Admitted[R] | Shortfall:
         lack = self._yields_to_starving(entry)
         if lack is not None:
             return lack
@@ -162,7 +182,7 @@ class Admission(Generic[R]):
             found = self._place(entry, entry.adapter, own, spare, force)
             placement, lack = (found, None) if isinstance(found, Placement) else (None, found)
         elif not devices.reclaimer.secure(own, spare=spare, force=force):
-            lack = Lack.MEMORY
+            lack = NO_PAGES
         if lack is not None:
             devices.index.release(blocks, -1)
             return lack
@@ -175,52 +195,60 @@ class Admission(Generic[R]):
             self._waiting.refile(placement.adapter)
         return Admitted(entry, sequence, placement, blocks)
 
-    def _place(self, entry: Entry[R], adapter: AdapterKey, own: int, spare: int, force: bool) -> Placement | Lack:
+    def _place(self, entry: Entry[R], adapter: AdapterKey, own: int, spare: int, force: bool) -> Placement | Shortfall:
         """Pin its slot beside ``own`` pages that can be had."""
         residency, reclaimer = self._residency, self._devices.reclaimer
         owner = entry.request.request_id
         if adapter in residency.resident:
             if not reclaimer.in_reach(own + spare):
-                return Lack.MEMORY
+                return NO_PAGES
             pinned = residency.pin(owner)
             if pinned is not None and reclaimer.secure(own, spare=spare, force=force):
                 return pinned
             residency.unpin(owner, -1)
-            return Lack.MEMORY
+            return NO_PAGES
         need = residency.need_of(adapter)
-        if self._too_tight(need, force=force):
-            return Lack.ROOM
+        tight = self._too_tight(need, force=force)
+        if tight is not None:
+            return tight
         victims = residency.room_for(owner, force=force)
         if victims is None:
+            short = _NO_ROOM[residency.shortage(owner, force=force)]
             if not force:
-                self._tight = [need, *(found for found in self._tight if not found.covers(need))]
-            return Lack.ROOM
+                self._tight = [(need, short), *(row for row in self._tight if not row[0].covers(need))]
+            return short
         size = self._devices.ledger.bytes_of(need)
         if not reclaimer.secure(own, adapter_bytes=size, victims=victims, spare=spare, force=force):
-            return Lack.MEMORY
-        return residency.pin(owner, victims=victims) or Lack.MEMORY
+            return NO_BYTES if reclaimer.in_reach(own + spare) else NO_PAGES
+        return residency.pin(owner, victims=victims) or NO_BYTES
 
-    def _too_tight(self, need: AdapterNeed | None, *, force: bool) -> bool:
-        """Room for it, or for one that needs no more of anything, was not found in this plan, in which it only
-        shrinks."""
-        return not force and need is not None and any(need.covers(found) for found in self._tight)
+    def _too_tight(self, need: AdapterNeed | None, *, force: bool) -> Shortfall | None:
+        """What was short when room for it, or for one that needs no more of anything, was not found in this plan, in
+        which it only shrinks; None where that has not happened."""
+        if force or need is None:
+            return None
+        return next((short for found, short in self._tight if need.covers(found)), None)
 
-    def _yields_to_starving(self, entry: Entry[R]) -> Lack | None:
+    def _yields_to_starving(self, entry: Entry[R]) -> Shortfall | None:
         first = self.starving
         if first is None or entry.arrival <= first.arrival:
             return None
         if first.lack is Lack.MEMORY:
-            return Lack.MEMORY
+            return YIELDS_MEMORY
         adapter = entry.adapter
         if adapter is None or (adapter in self._residency.resident and not self._residency.is_draining(adapter)):
             return None
-        return Lack.ROOM
+        return YIELDS_ROOM
 
-    def _passed_over(self, entry: Entry[R], lack: Lack) -> None:
+    def _note(self, entry: Entry[R], short: Shortfall) -> None:
+        entry.judged, entry.reason = self._plan, short.reason
+
+    def _passed_over(self, entry: Entry[R], short: Shortfall) -> None:
+        self._note(entry, short)
         self._passes_left -= 1
-        self._ageing.passed_over(entry, lack, self._plan, self._now)
+        self._ageing.passed_over(entry, short.lack, self._plan, self._now)
         # Again once nothing is left to drain: what was drained may have gone to an earlier arrival.
-        if entry is self.starving and lack is Lack.ROOM and entry.adapter is not None and self._residency.drained:
+        if entry is self.starving and short.lack is Lack.ROOM and entry.adapter is not None and self._residency.drained:
             self._residency.drain(entry.adapter)
 
     def _choose_starving(self) -> None:

@@ -12,6 +12,7 @@ from lorry.residency.host import R
 from lorry.scheduler.requests import ScheduledRequest
 
 if TYPE_CHECKING:
+    from lorry.scheduler.reasons import WaitReason
     from lorry.scheduler.running import Running
 
 
@@ -41,6 +42,7 @@ class Entry(Generic[R]):
 
     ``root`` None: nothing of it enters the prefix index. ``keys``: of its full blocks in order, as far as they are
     known. ``private``: the chain is one request's own, for its choices. ``run``: how far it has come, once it ran.
+    ``judged``: the last plan that passed it over, and ``reason`` why.
     """
 
     request: ScheduledRequest[R]
@@ -58,6 +60,8 @@ class Entry(Generic[R]):
     lack: Lack | None = None
     blocked_plan: int = 0
     blocked_at: float = 0.0
+    judged: int = -1
+    reason: WaitReason | None = None
     rank: tuple[int, int] = field(init=False)
     """Who runs before whom, and is preempted after whom."""
 

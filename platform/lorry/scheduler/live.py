@@ -73,6 +73,11 @@ class LiveRequests(Generic[R]):
         return self._entries.get(request_id)
 
     @property
+    def arrivals(self) -> int:
+        """Requests that came so far: the next one's ``arrival``."""
+        return self._arrivals
+
+    @property
     def following(self) -> int:
         """Choices that wait for the first of their request."""
         return sum(len(entries) for entries in self._followers.values())

@@ -18,7 +18,7 @@ from lorry.errors import (
 from lorry.ids import AdapterKey, RequestId, SlotId
 from lorry.kvcache import BlockTables, PrefixIndex
 from lorry.memory import AdapterNeed, MemoryLedger
-from lorry.residency import AdapterState, Placement, Residency
+from lorry.residency import AdapterState, Departure, Placement, Residency, Slot
 from lorry.residency.host import R
 from lorry.scheduler.admission import Admission, Devices
 from lorry.scheduler.ageing import AgeingBound
@@ -26,10 +26,12 @@ from lorry.scheduler.batch import Batch
 from lorry.scheduler.budget import StepBudget, is_long
 from lorry.scheduler.census import Standing, take_census
 from lorry.scheduler.checks import check_config, fault_of
-from lorry.scheduler.entry import Place
+from lorry.scheduler.entry import Entry, Lack, Place
 from lorry.scheduler.live import LiveRequests
 from lorry.scheduler.plan import SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
 from lorry.scheduler.prefixes import Prefixes, PrefixKeyOf
+from lorry.scheduler.queue import Load, Waiting, list_waiting
+from lorry.scheduler.reasons import WaitReason
 from lorry.scheduler.reclaim import Reclaimer
 from lorry.scheduler.requests import Ending, ScheduledRequest, SequenceUpdate
 from lorry.scheduler.running import Running
@@ -101,6 +103,8 @@ class Scheduler(Generic[R]):
         self._batch: Batch[R] = Batch(devices, self._prefixes, frozenset(eos_token_ids), self._live.requeue)
         self._plans = 0
         self._step = -1
+        self._seen = 0
+        self._closed = WaitReason.TURN
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -161,6 +165,7 @@ class Scheduler(Generic[R]):
         self._plans += 1
         self._live.expire(now)
         self._live.take_arrivals(now)
+        self._seen, self._closed = self._live.arrivals, WaitReason.KV_PAGES
         step, preemptions = self._step + 1, self._batch.preemptions
         rows, prefills = self._batch.decodes(step)
         long = [running for running in prefills if is_long(self._config, running.prefill_left)]
@@ -220,6 +225,21 @@ class Scheduler(Generic[R]):
         """Every live request, where it stands."""
         return take_census(self._live)
 
+    def queue(self) -> list[Waiting]:
+        """Every request that waits, with its reason; the one that came first first."""
+        return list_waiting(self._live, self._reason_of, self._clock())
+
+    def load(self) -> Load:
+        return Load(len(self._batch), self._config.max_sequences)
+
+    def slot_rows(self) -> list[tuple[Slot, int]]:
+        """Filled slots, and how many requests hold the version of each."""
+        return self._residency.rows()
+
+    def departures(self) -> Sequence[Departure]:
+        """Versions that left the device lately, the latest last."""
+        return tuple(self._residency.departures)
+
     def requests_in(self, plan: StepPlan) -> tuple[RequestId, ...]:
         """Whose rows a plan has, of those that still run. The one method for other threads, while a step is under way
         and nothing else is called."""
@@ -266,13 +286,13 @@ class Scheduler(Generic[R]):
     def _admit(self, now: float, step: int, budget: StepBudget, rows: list[SequenceStep]) -> list[_Joined[R]]:
         """Admit what there is room for. Short prompts get their rows here; long ones share what is left afterwards."""
         joined: list[_Joined[R]] = []
-        seats = self._config.max_sequences
-        if not len(self._waiting) or budget.short_left <= 0 or len(self._batch) >= seats:
+        if not len(self._waiting) or self._full(budget):
             return joined
         self._admission.begin(self._plans, now)
-        while budget.short_left > 0 and len(self._batch) < seats:
+        while not self._full(budget):
             admitted = self._admission.take(self._batch.next_sequence, running=len(self._batch))
             if admitted is None:
+                self._closed = WaitReason.TURN
                 break
             running = self._batch.join(admitted, now)
             joined.append(_Joined(running, admitted.placement))
@@ -281,6 +301,16 @@ class Scheduler(Generic[R]):
             else:
                 rows.append(self._batch.prefill(running, step, budget.take_short(running.prefill_left)))
         return joined
+
+    def _full(self, budget: StepBudget) -> bool:
+        """Whether this plan admits nobody more, whoever waits."""
+        if len(self._batch) >= self._config.max_sequences:
+            self._closed = WaitReason.BATCH_FULL
+        elif budget.short_left <= 0:
+            self._closed = WaitReason.TOKEN_BUDGET
+        else:
+            return False
+        return True
 
     def _as_plan(self, step: int, rows: Sequence[SequenceStep], joined: Sequence[_Joined[R]]) -> StepPlan:
         self._step = step
@@ -352,6 +382,22 @@ class Scheduler(Generic[R]):
                 updates.append(SequenceUpdate(request_id, error=error))
             self._residency.load_failed(slot, load.generation)
         return updates
+
+    def _reason_of(self, entry: Entry[R]) -> WaitReason:
+        """Of one that waits, by the last plan."""
+        if entry.place is not Place.WAITING:
+            return WaitReason.FIRST_CHOICE if entry.place is Place.FOLLOWING else WaitReason.RESUMING
+        adapter, here = entry.adapter, (AdapterState.ON_HOST, AdapterState.RESIDENT)
+        if adapter is not None and self._residency.state_of(adapter) not in here:
+            return WaitReason.ADAPTER_LOAD
+        if entry.arrival >= self._seen:
+            return WaitReason.ARRIVED
+        head = self._waiting.head_of(entry)
+        for judged in (entry, head):  # those of a lane wait for the same room
+            mine = judged is entry or judged.lack is Lack.ROOM
+            if mine and judged.judged == self._plans and judged.reason is not None:
+                return judged.reason
+        return self._closed
 
     def _load_need(self, adapter: AdapterKey) -> AdapterNeed | None:
         if self._residency.state_of(adapter) is not AdapterState.ON_HOST:

@@ -8,7 +8,7 @@ from typing import Generic
 from lorry.errors import FailedPrecondition, LorryError, SlotIntegrity
 from lorry.ids import AdapterKey, SlotId
 from lorry.kvcache import PrefixIndex
-from lorry.residency import Residency
+from lorry.residency import Cause, Residency
 from lorry.residency.host import R
 from lorry.scheduler.entry import Place
 from lorry.scheduler.live import LiveRequests
@@ -47,7 +47,7 @@ class Versions(Generic[R]):
             if entry.place is not Place.WAITING or (run is not None and (run.output or run.scored)):
                 text = f"adapter {adapter}: its bytes on the device changed while this answer was made"
                 self._live.end(entry.request.request_id, SlotIntegrity(text))
-        self._empty_slot(adapter)
+        self._empty_slot(adapter, Cause.FAULT)
 
     def evict(self, adapter: AdapterKey) -> bool:
         """Take it off the device; False where it is not there. Raises FailedPrecondition while requests run or wait on
@@ -64,8 +64,8 @@ class Versions(Generic[R]):
         pages = self._index.drop(adapter)
         return int(self._empty_slot(adapter)), pages
 
-    def _empty_slot(self, adapter: AdapterKey) -> bool:
-        slot = self._residency.lose(adapter)
+    def _empty_slot(self, adapter: AdapterKey, cause: Cause = Cause.ASKED) -> bool:
+        slot = self._residency.lose(adapter, cause)
         if slot is not None:
             self._unloaded(slot)
         return slot is not None

@@ -125,6 +125,10 @@ class WaitingQueue(Generic[R]):
         """Everything that waits for the version, of all tenants."""
         return [entry for lane in self._wanting.get(adapter, {}).values() for entry in lane.entries]
 
+    def head_of(self, entry: Entry[R]) -> Entry[R]:
+        """The first in its lane."""
+        return self._tenants[entry.request.tenant].lanes[entry.adapter].entries[0]
+
     def in_turn(self) -> list[TenantId]:
         """Tenants with waiting requests, the one that was served longest ago first."""
         return list(self._tenants)

@@ -1,12 +1,10 @@
-"""A tenant in which something happened: for pages to have something to show."""
+"""A month of a tenant's usage: for pages to have something to show."""
 
 from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 
-from lorry.client import AsyncClient
 from lorry.ids import TenantId
 from lorry.registry import Usage, verify_tenant
 from lorry.registry.authz import VerifiedTenantId
@@ -19,29 +17,6 @@ OUTCOMES = ("OK",) * 22 + ("CANCELLED", "CANCELLED", "QUOTA_EXCEEDED", "TTFT_TIM
 async def verified(here: World, tenant: str) -> VerifiedTenantId:
     found = await here.admin.get_tenant(tenant)
     return verify_tenant(Proof(TenantId(found.uid), "owner"), TenantId(found.uid))
-
-
-async def fill(here: World, tenant: str = "acme") -> None:
-    """Adapters with versions, an alias with a canary, a pin, a quota, prices, keys, and a month of usage."""
-    names = {"pirate": (0, 1, 2), "support-en": (3,), "support-de": (4, 5), "summaries": (6,)}
-    for name, seeds in names.items():
-        await here.adapter(tenant, name, seeds)
-    pirate = f"tenants/{tenant}/adapters/pirate"
-    await here.admin.set_alias(pirate, "prod", 2)
-    await here.admin.set_canary(f"{pirate}@prod", 3, 100)
-    await here.admin.set_alias(pirate, "stable", 1)
-    await here.admin.set_alias(f"tenants/{tenant}/adapters/support-de", "prod", 2)
-    await here.admin.set_pin(tenant, f"{pirate}/versions/2", mode="default")
-    await here.admin.create_adapter(tenant, "new-one", "Not uploaded yet")
-    await here.admin.set_quota(tenant, tokens_per_month=20_000_000, requests_per_minute=600, concurrency=16)
-    await here.admin.set_price(tenant, "EUR", prompt=Decimal("0.15"), cached_prompt=Decimal("0.05"), output="0.60")
-    key = await here.admin.create_key(tenant, "billing", "member")
-    await here.admin.create_key(tenant, "search", "member", expire_time=datetime.now(UTC) + timedelta(days=30))
-    await used(here, tenant, key.api_key.name.rsplit("/", 1)[-1], list(names))
-    await here.seen()
-    async with AsyncClient(here.address, key.text) as client:
-        await client.generate(pirate, messages=[{"role": "user", "content": "the lorry"}], max_tokens=12)
-    await here.settled()
 
 
 async def used(here: World, tenant: str, key: str, names: list[str], count: int = 900) -> None:
@@ -82,4 +57,4 @@ async def used(here: World, tenant: str, key: str, names: list[str], count: int 
         await here.registry.usage.write(rows[start : start + 300])
 
 
-__all__ = ["fill", "used", "verified"]
+__all__ = ["used", "verified"]

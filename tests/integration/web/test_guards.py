@@ -9,6 +9,7 @@ import pytest
 
 from lorry_admin.web.guard import HEADERS, POLICY
 from lorry_admin.web.memory_accounts import ABSOLUTE_S, IDLE_S, LOCK_AFTER, LOCK_S
+from tests.integration.web.test_pages import OPERATOR_PAGES
 from tests.integration.web.world import PASSWORD, World, world
 
 ISSUE_POLICY = (
@@ -56,8 +57,8 @@ async def test_no_page_has_inline_script_or_style_or_foreign_address(here: World
         "/keys",
         "/usage",
     ]
-    texts = [(await anna.get(f"/tenants/acme{page}")).text for page in [*pages, "/quotas", "/audit"]]
-    texts += [(await root.get(page)).text for page in ("/operator/tenants", "/operator/replicas", "/operator/bases")]
+    texts = [(await anna.get(f"/tenants/acme{page}")).text for page in [*pages, "/quotas", "/requests", "/audit"]]
+    texts += [(await root.get(page)).text for page in OPERATOR_PAGES]
     for text in texts:
         assert re.findall(r"<script(?![^>]* src=)[^>]*>|<style|\sstyle=|\son[a-z]+=|javascript:", text) == []
         assert re.findall(r'(?:src|href|action)="(?!/|#|\?)[^"]*', text) == []

@@ -201,4 +201,6 @@ async def test_figures_of_the_overview(here: World) -> None:
     assert f"<dd>{cost:.2f}</dd>" in page
     assert page.count('<svg class="chart"') == 4
     assert "QUOTA_EXCEEDED" in page
-    assert "Cost" not in (await vera.get("/tenants/acme?period=30d")).text
+    told = (await vera.get("/tenants/acme?period=30d")).text
+    assert f"<dd>{cost:.2f}</dd>" in told, "who sees what was used sees what it costs, and why"
+    assert '<td class="num">2</td>' in (await vera.get("/tenants/acme/prices")).text

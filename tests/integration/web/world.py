@@ -21,11 +21,13 @@ from lorry.adapters.validate import Limits, validate_directory
 from lorry.client.admin import AdminClient
 from lorry.config import GatewayConfig
 from lorry.engine.fake import FakeEngine
-from lorry.gateway import EngineRoutes, ExtraService, LedgerDrain, UsageSpool, build_server
+from lorry.gateway import EngineRoutes, ExtraService, GatewayServer, LedgerDrain, UsageSpool, build_server
+from lorry.gateway.desk import GatewayDesk
 from lorry.gateway.limits import Limits as QuotaLimits
 from lorry.layers.spec import DecoderSpec
 from lorry.registry import BaseFacts, Registry, SnapshotSource, bootstrap
 from lorry.registry.accounts import PasswordParams
+from lorry.registry.adapters.versions import Importer
 from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
 from lorry_admin.web import MemoryAccounts, MemoryLogin, WebConfig, build_web
 from lorry_admin.web.app import Web
@@ -99,6 +101,7 @@ class World:
     clock: list[float] = field(default_factory=lambda: [0.0])
     """Seconds by which the web app's clock is ahead."""
     browsers: list[Browser] = field(default_factory=list)
+    gateway: GatewayServer | None = None
 
     async def tenant(self, name: str) -> None:
         await self.admin.create_tenant(name, f"{name.capitalize()} Ltd")
@@ -146,28 +149,38 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, *, real_accounts: bool = False, **config: Any) -> AsyncIterator[World]:
-    start = await bootstrap(folder / "home", f"sqlite:///{folder / 'registry.db'}", {})
+async def world(
+    folder: Path, *, real_accounts: bool = False, importer: Importer | None = None, url: str = "", **config: Any
+) -> AsyncIterator[World]:
+    """``url``: an empty registry's; "" makes one in SQLite."""
+    start = await bootstrap(folder / "home", url or f"sqlite:///{folder / 'registry.db'}", {})
     assert start.admin_key is not None
     registry = Registry(start.url, start.peppers, CHEAP)
     source = registry.snapshots(0.05)
     await source.start()
     polling = asyncio.create_task(source.run())
     engine = fake_engine()
-    engines = EngineReplicas([engine])
+    engines, desk = EngineReplicas([engine]), GatewayDesk()
     store = DirectoryStore(folder / "objects")
-    versions = registry.versions(store, _validate, folder / "spool")
+    versions = registry.versions(store, _validate, folder / "spool", importer=importer)
     lifecycle = registry.lifecycle(store, engines)
     usage = UsageSpool(folder / "usage")
     drain = LedgerDrain(folder / "usage", registry.usage)
     quotas = QuotaLimits(source, registry.leases)
 
     def add(server: Any) -> None:
-        add_admin_services(server, registry, source, versions, lifecycle, engines)
+        add_admin_services(server, registry, source, versions, lifecycle, engines, desk)
 
     extra = [ExtraService(name, add if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
     gateway = build_server(
-        GatewayConfig(port=0), source, EngineRoutes([engine]), usage, kv_salt=bytes(32), extra=extra, limits=quotas
+        GatewayConfig(port=0),
+        source,
+        EngineRoutes([engine]),
+        usage,
+        kv_salt=bytes(32),
+        extra=extra,
+        limits=quotas,
+        desk=desk,
     )
     await gateway.start()
     keys: dict[str, str] = {}
@@ -180,6 +193,7 @@ async def world(folder: Path, *, real_accounts: bool = False, **config: Any) -> 
         made = World(
             registry, source, engine, drain, accounts, web, gateway.address, start.admin_key, admin, folder, keys, ahead
         )
+        made.gateway = gateway
         try:
             yield made
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -24,12 +24,13 @@ from lorry.engine.contract import (
     Whereabouts,
 )
 from lorry.engine.metrics import EngineMetrics
+from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.errors import EmptyStream, GrantRevoked, InternalError, LorryError, ProvenanceMismatch, RequestCancelled
 from lorry.gateway.pieces import Piece
 from lorry.gateway.provenance import Expected
 from lorry.gateway.relay import Batch, Relay
 from lorry.gateway.ticker import Ticker
-from lorry.ids import AdapterDigest, AdapterKey, BaseDigest, RequestId, TenantId
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, BaseDigest, RequestId, TenantId
 from lorry.request import OutputParams, SamplingParams, StoppingParams, TokenLogprobs
 
 DIGEST, BASE = AdapterDigest("a" * 64), BaseDigest("b" * 64)
@@ -41,15 +42,15 @@ REQUEST = EngineRequest(RequestId("r"), TenantId("t"), (1, 2, 3), None, BASE, Sa
 
 
 class HandFed(EngineClient):
-    """Yields what is put into ``queue``; None ends the iterator, an exception is raised."""
+    """Yields what is put into ``fed``; None ends the iterator, an exception is raised."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[EngineEvent | Exception | None] = asyncio.Queue()
+        self.fed: asyncio.Queue[EngineEvent | Exception | None] = asyncio.Queue()
         self.closed = False
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
         try:
-            while (event := await self.queue.get()) is not None:
+            while (event := await self.fed.get()) is not None:
                 if isinstance(event, Exception):
                     raise event
                 yield event
@@ -58,7 +59,7 @@ class HandFed(EngineClient):
 
     async def give(self, *events: EngineEvent | Exception | None) -> None:
         for event in events:
-            self.queue.put_nowait(event)
+            self.fed.put_nowait(event)
         for _ in range(10 + 4 * len(events)):
             await asyncio.sleep(0)
 
@@ -69,6 +70,15 @@ class HandFed(EngineClient):
         raise NotImplementedError
 
     async def metrics(self) -> EngineMetrics:
+        raise NotImplementedError
+
+    async def memory(self) -> MemoryView:
+        raise NotImplementedError
+
+    async def copies(self, scopes: Collection[AdapterScope]) -> tuple[VersionCopies, ...]:
+        raise NotImplementedError
+
+    async def queue(self) -> QueueView:
         raise NotImplementedError
 
     async def whereabouts(self, adapter: AdapterKey) -> Whereabouts:

@@ -15,6 +15,7 @@ from lorry.ids import TenantId
 from lorry.registry.accounts import repository as logins
 from lorry.registry.accounts import sessions
 from lorry.registry.adapters import repository as adapters
+from lorry.registry.adapters import summaries
 from lorry.registry.aliases import repository as aliases
 from lorry.registry.audit import repository as audit
 from lorry.registry.authz import VerifiedTenantId, verify_tenant
@@ -67,7 +68,8 @@ UNVERIFIED = {
 
 def test_repositories_take_verified_ids() -> None:
     for module in (
-        adapters, aliases, audit, grants, leases, logins, prices, quotas, sessions, tenants, usage, usage_sums
+        adapters, aliases, audit, grants, leases, logins, prices, quotas, sessions, summaries, tenants, usage,
+        usage_sums,
     ):  # fmt: skip
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction):
             if function.__module__ != module.__name__ or name in UNVERIFIED:

@@ -18,17 +18,17 @@ from lorry.registry.rights import ACTIONS, require
 READS = {
     "read adapters", "list adapters", "read versions", "list versions", "read residency", "read aliases",
     "list aliases", "list grants", "list pins", "list quotas", "read usage", "export usage", "read audit events",
-    "verify audit events",
+    "verify audit events", "list prices", "list residency", "list recent requests",
 }  # fmt: skip
 GENERATES = {"generate", "count tokens"}
 OWNS = {
     "create API keys", "list API keys", "rotate API keys", "revoke API keys", "create users", "list users",
-    "change users", "set passwords", "list prices",
+    "change users", "set passwords",
 }  # fmt: skip
 ADMINISTERS = {
     "create tenants", "list tenants", "change tenants", "register base models", "give grants", "revoke grants",
     "set quotas", "delete quotas", "set prices", "make platform administrators", "list replicas", "read replicas",
-    "drain replicas",
+    "drain replicas", "list engine memory", "list waiting requests", "list all recent requests",
 }  # fmt: skip
 
 

@@ -34,9 +34,9 @@ PARTS: dict[Dimension, Any] = {
     Dimension.OUTCOME: lambda row: row.outcome,
 }
 SETS = [
-    *(kinds for size in range(3) for kinds in itertools.permutations(Dimension, size) if set(kinds) != {"day", "hour"}),
+    *(kinds for size in range(3) for kinds in itertools.permutations(PARTS, size) if set(kinds) != {"day", "hour"}),
     (Dimension.OUTCOME, Dimension.DAY, Dimension.MODEL),
-    tuple(one for one in Dimension if one is not Dimension.DAY),
+    tuple(one for one in PARTS if one is not Dimension.DAY),
 ]
 
 

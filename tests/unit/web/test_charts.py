@@ -72,3 +72,11 @@ def test_numbers_for_people() -> None:
     assert formats.ago(100.0, 400.0) == "5 min ago"
     assert formats.ago(8000.0, 800.0) == "in 2 h"
     assert formats.ago(None) == "never"
+
+
+def test_an_hour_is_labelled_every_ten_minutes() -> None:
+    labels = [f"{11 + (44 + i) // 60}:{(44 + i) % 60:02}" for i in range(61)]
+    made = charts.bars("x", "X", "x", labels, [Series("a", "c1", [1.0] * 61)], str)
+    assert [tick.text for tick in made.x_ticks] == ["11:50", "12:00", "12:10", "12:20", "12:30", "12:40"]
+    hours = [f"{i:02}:00" for i in range(24)]
+    assert len(charts.bars("x", "X", "x", hours, [Series("a", "c1", [1.0] * 24)], str).x_ticks) == 6

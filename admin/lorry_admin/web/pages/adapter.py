@@ -12,7 +12,7 @@ from lorry.client.admin.aliases import list_aliases
 from lorry.client.admin.grants import list_pins
 from lorry.client.admin.versions import list_versions
 from lorry.errors import LorryError
-from lorry_admin.web.summaries import Use, is_served, place_word, places_of, use_of
+from lorry_admin.web.summaries import is_served, place_word, places_of, requests_of
 from lorry_admin.web.visits import Posted, Visit, Visiting
 
 router = APIRouter()
@@ -25,14 +25,14 @@ _ADAPTER = "/tenants/{tenant}/adapters/{adapter}"
 @router.get(_ADAPTER)
 async def show(visit: Visiting, adapter: str) -> Response:
     name = f"tenants/{visit.tenant}/adapters/{adapter}"
-    found = await visit.ask(get_adapter(name))
+    found = await visit.ask(get_adapter(name, full=True))
     if found.HasField("delete_time"):
         return visit.page("adapter_deleted.html", found=found, adapter=adapter)
-    versions, (aliases, more), pin, use = await asyncio.gather(
+    versions, (aliases, more), pin, requests = await asyncio.gather(
         visit.listed(list_versions(name), size=VERSIONS_SHOWN),
         visit.first(list_aliases(name), ALIASES_MAX),
         _pin(visit, name),
-        _use(visit),
+        _requests(visit, name),
     )
     served = [one for one in versions.rows if is_served(one)]
     caller = visit.caller()
@@ -46,7 +46,7 @@ async def show(visit: Visiting, adapter: str) -> Response:
         aliases=aliases,
         more_aliases=more,
         pin=pin,
-        use=use,
+        requests=requests,
         places={one.version: place_word(place) for one, place in zip(served, places, strict=False)},
     )
 
@@ -81,11 +81,12 @@ async def _pin(visit: Visit, name: str) -> object:
     return next((pin for pin in pins if pin.version.startswith(f"{name}/versions/")), None)
 
 
-async def _use(visit: Visit) -> Use:
+async def _requests(visit: Visit, name: str) -> int | None:
+    """None where the ledger cannot be asked now: the page stands without it."""
     try:
-        return await use_of(visit)
+        return await requests_of(visit, name)
     except LorryError:
-        return Use({}, {}, False)
+        return None
 
 
 __all__ = ["ALIASES_MAX", "PINS_MAX", "VERSIONS_SHOWN", "delete", "rename", "router", "show", "undelete"]

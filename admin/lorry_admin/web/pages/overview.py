@@ -8,10 +8,13 @@ from starlette.responses import Response
 from lorry.client.admin.records import query_usage
 from lorry_admin.web.costs import cost_of
 from lorry_admin.web.periods import PERIODS, period_of, span_of
+from lorry_admin.web.summaries import place_word, residency_of
 from lorry_admin.web.traffic import traffic_of
 from lorry_admin.web.visits import Visiting
 
 router = APIRouter()
+PLACES_SHOWN = 20
+_NEAR = ("device", "host", "disk", "object store")
 
 
 @router.get("/tenants/{tenant}")
@@ -19,8 +22,12 @@ async def overview(visit: Visiting) -> Response:
     span = span_of(period_of(visit.request.query_params.get("period", "")), visit.site.now())
     call = query_usage(visit.tenant, span.start, span.end, group_by=[span.period.by, "outcome"])
     sums, more = await visit.whole(call)
+    places = await residency_of(visit)
     return visit.page(
         "overview.html",
+        places=None if places is None else sorted(places.values(), key=lambda one: _NEAR.index(place_word(one))),
+        place_word=place_word,
+        shown=PLACES_SHOWN,
         traffic=traffic_of(sums, span),
         cost=await cost_of(visit, sums),
         span=span,
@@ -30,4 +37,4 @@ async def overview(visit: Visiting) -> Response:
     )
 
 
-__all__ = ["overview", "router"]
+__all__ = ["PLACES_SHOWN", "overview", "router"]

@@ -41,6 +41,7 @@ export async function* events(response) {
     for (let end = held.indexOf("\n\n"); end >= 0; end = held.indexOf("\n\n")) {
       const lines = held.slice(0, end).split("\n");
       held = held.slice(end + 2);
+      if (lines.every((line) => line.startsWith(":"))) continue;
       const name = lines.find((line) => line.startsWith("event: "))?.slice(7) ?? "message";
       yield [name, JSON.parse(lines.find((line) => line.startsWith("data: ")).slice(6))];
     }
@@ -66,7 +67,8 @@ export function made(tag, text = "", className = "") {
 
 // The words of an error, with a way to log in where that is what it takes.
 export function explain(place, found) {
-  place.replaceChildren(made("span", [found.message, found.remedy].filter(Boolean).join(" ")));
+  const message = found.remedy && !/[.!?]$/.test(found.message) ? `${found.message}.` : found.message;
+  place.replaceChildren(made("span", [message, found.remedy].filter(Boolean).join(" ")));
   if (found.reason === "SIGNED_OUT" || found.status === 401) {
     const link = made("a", "Log in in a new tab, then try again here; nothing on this page is lost.");
     link.href = "/login";

@@ -82,7 +82,7 @@ class Side {
     this.fact("Queue and load", `${seconds(data.queue_seconds)}, ${seconds(data.load_seconds)} from ${data.tier}`);
     this.fact("Speed", data.tokens_per_second === null ? "–" : `${data.tokens_per_second.toPrecision(3)} tokens/s`);
     this.fact("In all", `${seconds(whole)}, ended by ${data.finish_reason}`);
-    this.fact("Ledger", data.ledger_id || "–");
+    this.fact("Ledger", data.ledger_id || "–", true, true);
     this.status.textContent = `The answer of ${this.side.toUpperCase()} is complete, ${data.output_tokens} tokens.`;
   }
 

@@ -81,6 +81,11 @@ function row(check) {
   $("checks").hidden = false;
 }
 
+function refused(found) {
+  $("result").className = "problem";
+  explain($("result"), found);
+}
+
 async function follow(response) {
   for await (const [name, data] of events(response)) {
     if (name === "check") row(data);
@@ -89,10 +94,12 @@ async function follow(response) {
       const link = made("a", "Open the version");
       link.href = data.url;
       $("result").replaceChildren(made("span", "Registered. "), link);
+      $("result").className = "said";
+      $("result").hidden = false;
     }
     if (name === "error") {
       $("phase").textContent = "The version was refused.";
-      explain($("result"), data);
+      refused(data);
       if (!data.url) continue;
       const link = made("a", "Open its report");
       link.href = data.url;
@@ -111,6 +118,7 @@ async function register() {
   $("checks").hidden = true;
   $("checks").tBodies[0].replaceChildren();
   $("result").replaceChildren();
+  $("result").hidden = true;
   const bar = $("bar");
   if (fields.get("s3_uri")) {
     $("phase").textContent = "Importing and validating…";
@@ -154,7 +162,7 @@ if (form) {
       await register();
     } catch (error) {
       $("phase").textContent = "It did not go through.";
-      explain($("result"), error instanceof Refused ? error.found : { message: String(error), remedy: "" });
+      refused(error instanceof Refused ? error.found : { message: String(error), remedy: "" });
     } finally {
       $("send").disabled = false;
     }

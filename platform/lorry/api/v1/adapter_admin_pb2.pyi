@@ -22,6 +22,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _AdapterView:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AdapterViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AdapterView.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ADAPTER_VIEW_UNSPECIFIED: _AdapterView.ValueType  # 0
+    """As BASIC."""
+    ADAPTER_VIEW_BASIC: _AdapterView.ValueType  # 1
+    """The adapter itself."""
+    ADAPTER_VIEW_FULL: _AdapterView.ValueType  # 2
+    """With its newest version, its aliases and its last use."""
+
+class AdapterView(_AdapterView, metaclass=_AdapterViewEnumTypeWrapper):
+    """How much of an adapter is answered."""
+
+ADAPTER_VIEW_UNSPECIFIED: AdapterView.ValueType  # 0
+"""As BASIC."""
+ADAPTER_VIEW_BASIC: AdapterView.ValueType  # 1
+"""The adapter itself."""
+ADAPTER_VIEW_FULL: AdapterView.ValueType  # 2
+"""With its newest version, its aliases and its last use."""
+Global___AdapterView: _TypeAlias = AdapterView  # noqa: Y015
+
 class _AdapterVersionState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -73,6 +97,10 @@ class Adapter(_message.Message):
     DELETE_TIME_FIELD_NUMBER: _builtins.int
     PURGE_TIME_FIELD_NUMBER: _builtins.int
     PURGE_RECEIPT_FIELD_NUMBER: _builtins.int
+    NEWEST_VERSION_FIELD_NUMBER: _builtins.int
+    ALIASES_FIELD_NUMBER: _builtins.int
+    ALIAS_COUNT_FIELD_NUMBER: _builtins.int
+    LAST_USE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}`."""
     uid: _builtins.str
@@ -83,6 +111,8 @@ class Adapter(_message.Message):
     """Number of the newest version, whatever its state; 0 is none."""
     etag: _builtins.str
     """Changes with every change of the adapter itself. A request that sends another one is ABORTED."""
+    alias_count: _builtins.int
+    """Number of its aliases."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
@@ -99,6 +129,20 @@ class Adapter(_message.Message):
     def purge_receipt(self) -> Global___PurgeReceipt:
         """Absent: its bytes are there."""
 
+    @_builtins.property
+    def newest_version(self) -> Global___AdapterVersion:
+        """Only in the FULL view, as all that follows: the newest version, whatever its state, without files and checks; absent:
+        it has none.
+        """
+
+    @_builtins.property
+    def aliases(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alias]:
+        """The first 10 aliases by name."""
+
+    @_builtins.property
+    def last_use_time(self) -> _timestamp_pb2.Timestamp:
+        """The hour, UTC, in which a request of its own tenant for it ended last; absent: none has."""
+
     def __init__(
         self,
         *,
@@ -111,10 +155,14 @@ class Adapter(_message.Message):
         delete_time: _timestamp_pb2.Timestamp | None = ...,
         purge_time: _timestamp_pb2.Timestamp | None = ...,
         purge_receipt: Global___PurgeReceipt | None = ...,
+        newest_version: Global___AdapterVersion | None = ...,
+        aliases: _abc.Iterable[Global___Alias] | None = ...,
+        alias_count: _builtins.int = ...,
+        last_use_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "purge_receipt", b"purge_receipt", "purge_time", b"purge_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "last_use_time", b"last_use_time", "newest_version", b"newest_version", "purge_receipt", b"purge_receipt", "purge_time", b"purge_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "display_name", b"display_name", "etag", b"etag", "last_version", b"last_version", "name", b"name", "purge_receipt", b"purge_receipt", "purge_time", b"purge_time", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias_count", b"alias_count", "aliases", b"aliases", "create_time", b"create_time", "delete_time", b"delete_time", "display_name", b"display_name", "etag", b"etag", "last_use_time", b"last_use_time", "last_version", b"last_version", "name", b"name", "newest_version", b"newest_version", "purge_receipt", b"purge_receipt", "purge_time", b"purge_time", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -541,16 +589,20 @@ class GetAdapterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}/adapters/{a}`."""
+    view: Global___AdapterView.ValueType
+    """Default: BASIC."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        view: Global___AdapterView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -566,6 +618,7 @@ class ListAdaptersRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     SHOW_DELETED_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}`."""
     page_size: _builtins.int
@@ -574,6 +627,8 @@ class ListAdaptersRequest(_message.Message):
     """From the previous answer."""
     show_deleted: _builtins.bool
     """Deleted ones too."""
+    view: Global___AdapterView.ValueType
+    """Default: BASIC."""
     def __init__(
         self,
         *,
@@ -581,10 +636,11 @@ class ListAdaptersRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         show_deleted: _builtins.bool = ...,
+        view: Global___AdapterView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "show_deleted", b"show_deleted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "show_deleted", b"show_deleted", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1496,6 +1552,64 @@ class Residency(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Residency: _TypeAlias = Residency  # noqa: Y015
+
+@_typing.final
+class ListResidencyRequest(_message.Message):
+    """Asks for a page of adapters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """`tenants/{t}`."""
+    page_size: _builtins.int
+    """Adapters, at most 1000; default 100."""
+    page_token: _builtins.str
+    """From the previous answer."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResidencyRequest: _TypeAlias = ListResidencyRequest  # noqa: Y015
+
+@_typing.final
+class ListResidencyResponse(_message.Message):
+    """Of one page of adapters, by name, those versions that some engine has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESIDENCIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def residencies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Residency]:
+        """By version; one that no engine has a copy of is not among them."""
+
+    def __init__(
+        self,
+        *,
+        residencies: _abc.Iterable[Global___Residency] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "residencies", b"residencies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResidencyResponse: _TypeAlias = ListResidencyResponse  # noqa: Y015
 
 @_typing.final
 class ReplicaResidency(_message.Message):

@@ -174,6 +174,11 @@ class AdapterAdminServiceStub:
                 request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetResidencyRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.FromString,
                 _registered_method=True)
+        self.ListResidency = channel.unary_unary(
+                '/lorry.api.v1.AdapterAdminService/ListResidency',
+                request_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListResidencyRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListResidencyResponse.FromString,
+                _registered_method=True)
 
 
 class AdapterAdminServiceServicer:
@@ -378,6 +383,13 @@ class AdapterAdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListResidency(self, request, context):
+        """Which versions of a page of a tenant's own adapters have a copy somewhere, and where.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterAdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -515,6 +527,11 @@ def add_AdapterAdminServiceServicer_to_server(servicer, server):
                     servicer.GetResidency,
                     request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetResidencyRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.SerializeToString,
+            ),
+            'ListResidency': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListResidency,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListResidencyRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListResidencyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1251,6 +1268,33 @@ class AdapterAdminService:
             '/lorry.api.v1.AdapterAdminService/GetResidency',
             lorry_dot_api_dot_v1_dot_adapter__admin__pb2.GetResidencyRequest.SerializeToString,
             lorry_dot_api_dot_v1_dot_adapter__admin__pb2.Residency.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListResidency(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.AdapterAdminService/ListResidency',
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListResidencyRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_adapter__admin__pb2.ListResidencyResponse.FromString,
             options,
             channel_credentials,
             insecure,

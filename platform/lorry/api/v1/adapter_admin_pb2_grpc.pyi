@@ -102,6 +102,8 @@ class AdapterAdminServiceStub:
     """Takes an idle version out of an engine's device memory. FAILED_PRECONDITION while requests run on it."""
     GetResidency: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetResidencyRequest, _adapter_admin_pb2.Residency]
     """Where a version's bytes are now."""
+    ListResidency: _grpc.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListResidencyRequest, _adapter_admin_pb2.ListResidencyResponse]
+    """Which versions of a page of a tenant's own adapters have a copy somewhere, and where."""
 
 @_typing.type_check_only
 class AdapterAdminServiceAsyncStub(AdapterAdminServiceStub):
@@ -177,6 +179,8 @@ class AdapterAdminServiceAsyncStub(AdapterAdminServiceStub):
     """Takes an idle version out of an engine's device memory. FAILED_PRECONDITION while requests run on it."""
     GetResidency: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.GetResidencyRequest, _adapter_admin_pb2.Residency]  # type: ignore[assignment]
     """Where a version's bytes are now."""
+    ListResidency: _aio.UnaryUnaryMultiCallable[_adapter_admin_pb2.ListResidencyRequest, _adapter_admin_pb2.ListResidencyResponse]  # type: ignore[assignment]
+    """Which versions of a page of a tenant's own adapters have a copy somewhere, and where."""
 
 class AdapterAdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Authenticate with metadata `authorization: Bearer <api key>`: a tenant's owner manages its own
@@ -411,5 +415,13 @@ class AdapterAdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_adapter_admin_pb2.Residency, _abc.Awaitable[_adapter_admin_pb2.Residency]]:
         """Where a version's bytes are now."""
+
+    @_abc_1.abstractmethod
+    def ListResidency(
+        self,
+        request: _adapter_admin_pb2.ListResidencyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_adapter_admin_pb2.ListResidencyResponse, _abc.Awaitable[_adapter_admin_pb2.ListResidencyResponse]]:
+        """Which versions of a page of a tenant's own adapters have a copy somewhere, and where."""
 
 def add_AdapterAdminServiceServicer_to_server(servicer: AdapterAdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,17 +25,25 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18lorry/api/v1/fleet.proto\x12\x0clorry.api.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x01\n\x07Replica\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.lorry.api.v1.ReplicaKind\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.lorry.api.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\r\n\x05\x62uild\x18\x05 \x01(\t\x12\x13\n\x0b\x62\x61se_sha256\x18\x06 \x01(\t\x12\x16\n\x0eregistry_epoch\x18\x07 \x01(\x04\x12\x0f\n\x07running\x18\x08 \x01(\r\x12-\n\tseen_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"<\n\x13ListReplicasRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x14ListReplicasResponse\x12\'\n\x08replicas\x18\x01 \x03(\x0b\x32\x15.lorry.api.v1.Replica\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"!\n\x11GetReplicaRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13\x44rainReplicaRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"%\n\x15UndrainReplicaRequest\x12\x0c\n\x04name\x18\x01 \x01(\t*^\n\x0bReplicaKind\x12\x1c\n\x18REPLICA_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_KIND_GATEWAY\x10\x01\x12\x17\n\x13REPLICA_KIND_ENGINE\x10\x02*|\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_STATE_SERVING\x10\x01\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x02\x12\x16\n\x12REPLICA_STATE_DOWN\x10\x03\x32\xc3\x02\n\x0c\x46leetService\x12U\n\x0cListReplicas\x12!.lorry.api.v1.ListReplicasRequest\x1a\".lorry.api.v1.ListReplicasResponse\x12\x44\n\nGetReplica\x12\x1f.lorry.api.v1.GetReplicaRequest\x1a\x15.lorry.api.v1.Replica\x12H\n\x0c\x44rainReplica\x12!.lorry.api.v1.DrainReplicaRequest\x1a\x15.lorry.api.v1.Replica\x12L\n\x0eUndrainReplica\x12#.lorry.api.v1.UndrainReplicaRequest\x1a\x15.lorry.api.v1.Replicab\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18lorry/api/v1/fleet.proto\x12\x0clorry.api.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x01\n\x07Replica\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.lorry.api.v1.ReplicaKind\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.lorry.api.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\r\n\x05\x62uild\x18\x05 \x01(\t\x12\x13\n\x0b\x62\x61se_sha256\x18\x06 \x01(\t\x12\x16\n\x0eregistry_epoch\x18\x07 \x01(\x04\x12\x0f\n\x07running\x18\x08 \x01(\r\x12-\n\tseen_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"<\n\x13ListReplicasRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x14ListReplicasResponse\x12\'\n\x08replicas\x18\x01 \x03(\x0b\x32\x15.lorry.api.v1.Replica\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"!\n\x11GetReplicaRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13\x44rainReplicaRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"%\n\x15UndrainReplicaRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x19\n\x17ListEngineMemoryRequest\"G\n\x18ListEngineMemoryResponse\x12+\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x1a.lorry.api.v1.EngineMemory\"\xa5\x03\n\x0c\x45ngineMemory\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x13\n\x0bunavailable\x18\x02 \x01(\t\x12$\n\x05pages\x18\x03 \x01(\x0b\x32\x15.lorry.api.v1.KvPages\x12+\n\x06\x63hunks\x18\x04 \x01(\x0b\x32\x1b.lorry.api.v1.AdapterChunks\x12\r\n\x05slots\x18\x05 \x01(\r\x12\x14\n\x0c\x66illed_slots\x18\x06 \x01(\r\x12(\n\x05\x62ytes\x18\x07 \x01(\x0b\x32\x19.lorry.api.v1.MemoryBytes\x12/\n\tevictions\x18\x08 \x01(\x0b\x32\x1c.lorry.api.v1.EvictionCounts\x12+\n\x06\x63opies\x18\t \x03(\x0b\x32\x1b.lorry.api.v1.VersionCopies\x12\x13\n\x0bmore_copies\x18\n \x01(\r\x12(\n\x05loads\x18\x0b \x03(\x0b\x32\x19.lorry.api.v1.AdapterLoad\x12\x30\n\x10recent_evictions\x18\x0c \x03(\x0b\x32\x16.lorry.api.v1.Eviction\"|\n\x07KvPages\x12\r\n\x05total\x18\x01 \x01(\r\x12\x0c\n\x04used\x18\x02 \x01(\r\x12\x10\n\x08promised\x18\x03 \x01(\r\x12\x0e\n\x06\x63\x61\x63hed\x18\x04 \x01(\r\x12\x0f\n\x07pending\x18\x05 \x01(\r\x12\x0c\n\x04\x66ree\x18\x06 \x01(\r\x12\x13\n\x0bpage_tokens\x18\x07 \x01(\r\"K\n\rAdapterChunks\x12\r\n\x05total\x18\x01 \x01(\r\x12\x0c\n\x04used\x18\x02 \x01(\r\x12\x0f\n\x07pending\x18\x03 \x01(\r\x12\x0c\n\x04\x66ree\x18\x04 \x01(\r\"\xcc\x01\n\x0bMemoryBytes\x12\x15\n\rdevice_budget\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65vice_used\x18\x02 \x01(\x04\x12\x11\n\tdevice_kv\x18\x03 \x01(\x04\x12\x17\n\x0f\x64\x65vice_adapters\x18\x04 \x01(\x04\x12\x15\n\rdevice_backed\x18\x05 \x01(\x04\x12\x11\n\thost_used\x18\x06 \x01(\x04\x12\x13\n\x0bhost_budget\x18\x07 \x01(\x04\x12\x11\n\tdisk_used\x18\x08 \x01(\x04\x12\x13\n\x0b\x64isk_budget\x18\t \x01(\x04\"N\n\x0e\x45victionCounts\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\x04\x12\x0c\n\x04host\x18\x02 \x01(\x04\x12\x0c\n\x04\x64isk\x18\x03 \x01(\x04\x12\x10\n\x08prefixes\x18\x04 \x01(\x04\"\xec\x01\n\rVersionCopies\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\x08\x12\x0c\n\x04slot\x18\x04 \x01(\r\x12\x0e\n\x06\x63hunks\x18\x05 \x01(\r\x12\x14\n\x0c\x64\x65vice_bytes\x18\x06 \x01(\x04\x12\x12\n\nhost_bytes\x18\x07 \x01(\x04\x12\x12\n\ndisk_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07running\x18\t \x01(\r\x12\x0f\n\x07holding\x18\n \x01(\r\x12,\n\x08use_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x86\x01\n\x0b\x41\x64\x61pterLoad\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12&\n\x05stage\x18\x03 \x01(\x0e\x32\x17.lorry.api.v1.LoadStage\x12.\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbe\x01\n\x08\x45viction\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12&\n\x04tier\x18\x03 \x01(\x0e\x32\x18.lorry.api.v1.MemoryTier\x12*\n\x05\x63\x61use\x18\x04 \x01(\x0e\x32\x1b.lorry.api.v1.EvictionCause\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\x12.\n\nevict_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"/\n\x1aListWaitingRequestsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\"\xc4\x01\n\x1bListWaitingRequestsResponse\x12.\n\x08requests\x18\x01 \x03(\x0b\x32\x1c.lorry.api.v1.WaitingRequest\x12&\n\x04sums\x18\x02 \x03(\x0b\x32\x18.lorry.api.v1.WaitingSum\x12\r\n\x05total\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x15\n\rmax_sequences\x18\x05 \x01(\r\x12\x16\n\x0esilent_engines\x18\x06 \x01(\r\"\x84\x02\n\x0eWaitingRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x16\n\x0e\x61\x64\x61pter_sha256\x18\x04 \x01(\t\x12\x0e\n\x06\x63hoice\x18\x05 \x01(\r\x12(\n\x06reason\x18\x06 \x01(\x0e\x32\x18.lorry.api.v1.WaitReason\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07replica\x18\x08 \x01(\t\x12\x13\n\x0bpreemptions\x18\t \x01(\r\x12\x15\n\rprompt_tokens\x18\n \x01(\r\"U\n\nWaitingSum\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12(\n\x06reason\x18\x02 \x01(\x0e\x32\x18.lorry.api.v1.WaitReason\x12\r\n\x05\x63ount\x18\x03 \x01(\r*^\n\x0bReplicaKind\x12\x1c\n\x18REPLICA_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_KIND_GATEWAY\x10\x01\x12\x17\n\x13REPLICA_KIND_ENGINE\x10\x02*|\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_STATE_SERVING\x10\x01\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x02\x12\x16\n\x12REPLICA_STATE_DOWN\x10\x03*\x88\x01\n\tLoadStage\x12\x1a\n\x16LOAD_STAGE_UNSPECIFIED\x10\x00\x12\x15\n\x11LOAD_STAGE_QUEUED\x10\x01\x12\x1b\n\x17LOAD_STAGE_OBJECT_STORE\x10\x02\x12\x13\n\x0fLOAD_STAGE_DISK\x10\x03\x12\x16\n\x12LOAD_STAGE_NO_ROOM\x10\x04*m\n\nMemoryTier\x12\x1b\n\x17MEMORY_TIER_UNSPECIFIED\x10\x00\x12\x16\n\x12MEMORY_TIER_DEVICE\x10\x01\x12\x14\n\x10MEMORY_TIER_HOST\x10\x02\x12\x14\n\x10MEMORY_TIER_DISK\x10\x03*\x97\x01\n\rEvictionCause\x12\x1e\n\x1a\x45VICTION_CAUSE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45VICTION_CAUSE_ROOM\x10\x01\x12\x19\n\x15\x45VICTION_CAUSE_MEMORY\x10\x02\x12\x18\n\x14\x45VICTION_CAUSE_ASKED\x10\x03\x12\x18\n\x14\x45VICTION_CAUSE_FAULT\x10\x04*\xdc\x03\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13WAIT_REASON_ARRIVED\x10\x01\x12\x1c\n\x18WAIT_REASON_ADAPTER_LOAD\x10\x02\x12\x1a\n\x16WAIT_REASON_BATCH_FULL\x10\x03\x12\x1c\n\x18WAIT_REASON_TOKEN_BUDGET\x10\x04\x12\x18\n\x14WAIT_REASON_KV_PAGES\x10\x05\x12\x1d\n\x19WAIT_REASON_ADAPTER_BYTES\x10\x06\x12\x1d\n\x19WAIT_REASON_ADAPTER_SLOTS\x10\x07\x12\x19\n\x15WAIT_REASON_RANK_ROWS\x10\x08\x12\x1e\n\x1aWAIT_REASON_ADAPTER_EXTRAS\x10\t\x12\x1e\n\x1aWAIT_REASON_STARVING_FIRST\x10\n\x12\x14\n\x10WAIT_REASON_TURN\x10\x0b\x12\x1c\n\x18WAIT_REASON_FIRST_CHOICE\x10\x0c\x12\x18\n\x14WAIT_REASON_RESUMING\x10\r\x12!\n\x1dWAIT_REASON_QUOTA_CONCURRENCY\x10\x0e\x12\x1c\n\x18WAIT_REASON_QUOTA_TOKENS\x10\x0f\x32\x92\x04\n\x0c\x46leetService\x12U\n\x0cListReplicas\x12!.lorry.api.v1.ListReplicasRequest\x1a\".lorry.api.v1.ListReplicasResponse\x12\x44\n\nGetReplica\x12\x1f.lorry.api.v1.GetReplicaRequest\x1a\x15.lorry.api.v1.Replica\x12H\n\x0c\x44rainReplica\x12!.lorry.api.v1.DrainReplicaRequest\x1a\x15.lorry.api.v1.Replica\x12L\n\x0eUndrainReplica\x12#.lorry.api.v1.UndrainReplicaRequest\x1a\x15.lorry.api.v1.Replica\x12\x61\n\x10ListEngineMemory\x12%.lorry.api.v1.ListEngineMemoryRequest\x1a&.lorry.api.v1.ListEngineMemoryResponse\x12j\n\x13ListWaitingRequests\x12(.lorry.api.v1.ListWaitingRequestsRequest\x1a).lorry.api.v1.ListWaitingRequestsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lorry.api.v1.fleet_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAKIND']._serialized_start=589
-  _globals['_REPLICAKIND']._serialized_end=683
-  _globals['_REPLICASTATE']._serialized_start=685
-  _globals['_REPLICASTATE']._serialized_end=809
+  _globals['_REPLICAKIND']._serialized_start=2770
+  _globals['_REPLICAKIND']._serialized_end=2864
+  _globals['_REPLICASTATE']._serialized_start=2866
+  _globals['_REPLICASTATE']._serialized_end=2990
+  _globals['_LOADSTAGE']._serialized_start=2993
+  _globals['_LOADSTAGE']._serialized_end=3129
+  _globals['_MEMORYTIER']._serialized_start=3131
+  _globals['_MEMORYTIER']._serialized_end=3240
+  _globals['_EVICTIONCAUSE']._serialized_start=3243
+  _globals['_EVICTIONCAUSE']._serialized_end=3394
+  _globals['_WAITREASON']._serialized_start=3397
+  _globals['_WAITREASON']._serialized_end=3873
   _globals['_REPLICA']._serialized_start=76
   _globals['_REPLICA']._serialized_end=324
   _globals['_LISTREPLICASREQUEST']._serialized_start=326
@@ -48,6 +56,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAINREPLICAREQUEST']._serialized_end=548
   _globals['_UNDRAINREPLICAREQUEST']._serialized_start=550
   _globals['_UNDRAINREPLICAREQUEST']._serialized_end=587
-  _globals['_FLEETSERVICE']._serialized_start=812
-  _globals['_FLEETSERVICE']._serialized_end=1135
+  _globals['_LISTENGINEMEMORYREQUEST']._serialized_start=589
+  _globals['_LISTENGINEMEMORYREQUEST']._serialized_end=614
+  _globals['_LISTENGINEMEMORYRESPONSE']._serialized_start=616
+  _globals['_LISTENGINEMEMORYRESPONSE']._serialized_end=687
+  _globals['_ENGINEMEMORY']._serialized_start=690
+  _globals['_ENGINEMEMORY']._serialized_end=1111
+  _globals['_KVPAGES']._serialized_start=1113
+  _globals['_KVPAGES']._serialized_end=1237
+  _globals['_ADAPTERCHUNKS']._serialized_start=1239
+  _globals['_ADAPTERCHUNKS']._serialized_end=1314
+  _globals['_MEMORYBYTES']._serialized_start=1317
+  _globals['_MEMORYBYTES']._serialized_end=1521
+  _globals['_EVICTIONCOUNTS']._serialized_start=1523
+  _globals['_EVICTIONCOUNTS']._serialized_end=1601
+  _globals['_VERSIONCOPIES']._serialized_start=1604
+  _globals['_VERSIONCOPIES']._serialized_end=1840
+  _globals['_ADAPTERLOAD']._serialized_start=1843
+  _globals['_ADAPTERLOAD']._serialized_end=1977
+  _globals['_EVICTION']._serialized_start=1980
+  _globals['_EVICTION']._serialized_end=2170
+  _globals['_LISTWAITINGREQUESTSREQUEST']._serialized_start=2172
+  _globals['_LISTWAITINGREQUESTSREQUEST']._serialized_end=2219
+  _globals['_LISTWAITINGREQUESTSRESPONSE']._serialized_start=2222
+  _globals['_LISTWAITINGREQUESTSRESPONSE']._serialized_end=2418
+  _globals['_WAITINGREQUEST']._serialized_start=2421
+  _globals['_WAITINGREQUEST']._serialized_end=2681
+  _globals['_WAITINGSUM']._serialized_start=2683
+  _globals['_WAITINGSUM']._serialized_end=2768
+  _globals['_FLEETSERVICE']._serialized_start=3876
+  _globals['_FLEETSERVICE']._serialized_end=4406
 # @@protoc_insertion_point(module_scope)

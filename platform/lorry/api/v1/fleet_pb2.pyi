@@ -72,6 +72,174 @@ REPLICA_STATE_DOWN: ReplicaState.ValueType  # 3
 """It is not warm, or does not answer."""
 Global___ReplicaState: _TypeAlias = ReplicaState  # noqa: Y015
 
+class _LoadStage:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LoadStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LoadStage.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOAD_STAGE_UNSPECIFIED: _LoadStage.ValueType  # 0
+    """Not used."""
+    LOAD_STAGE_QUEUED: _LoadStage.ValueType  # 1
+    """It waits for a thread."""
+    LOAD_STAGE_OBJECT_STORE: _LoadStage.ValueType  # 2
+    """Its files come from the object store."""
+    LOAD_STAGE_DISK: _LoadStage.ValueType  # 3
+    """Its files come from the engine's disk."""
+    LOAD_STAGE_NO_ROOM: _LoadStage.ValueType  # 4
+    """Host memory is full of versions that requests hold."""
+
+class LoadStage(_LoadStage, metaclass=_LoadStageEnumTypeWrapper):
+    """Where a load is."""
+
+LOAD_STAGE_UNSPECIFIED: LoadStage.ValueType  # 0
+"""Not used."""
+LOAD_STAGE_QUEUED: LoadStage.ValueType  # 1
+"""It waits for a thread."""
+LOAD_STAGE_OBJECT_STORE: LoadStage.ValueType  # 2
+"""Its files come from the object store."""
+LOAD_STAGE_DISK: LoadStage.ValueType  # 3
+"""Its files come from the engine's disk."""
+LOAD_STAGE_NO_ROOM: LoadStage.ValueType  # 4
+"""Host memory is full of versions that requests hold."""
+Global___LoadStage: _TypeAlias = LoadStage  # noqa: Y015
+
+class _MemoryTier:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemoryTierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryTier.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMORY_TIER_UNSPECIFIED: _MemoryTier.ValueType  # 0
+    """Not used."""
+    MEMORY_TIER_DEVICE: _MemoryTier.ValueType  # 1
+    """The device."""
+    MEMORY_TIER_HOST: _MemoryTier.ValueType  # 2
+    """Host memory."""
+    MEMORY_TIER_DISK: _MemoryTier.ValueType  # 3
+    """The engine's disk."""
+
+class MemoryTier(_MemoryTier, metaclass=_MemoryTierEnumTypeWrapper):
+    """Where bytes lie."""
+
+MEMORY_TIER_UNSPECIFIED: MemoryTier.ValueType  # 0
+"""Not used."""
+MEMORY_TIER_DEVICE: MemoryTier.ValueType  # 1
+"""The device."""
+MEMORY_TIER_HOST: MemoryTier.ValueType  # 2
+"""Host memory."""
+MEMORY_TIER_DISK: MemoryTier.ValueType  # 3
+"""The engine's disk."""
+Global___MemoryTier: _TypeAlias = MemoryTier  # noqa: Y015
+
+class _EvictionCause:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EvictionCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EvictionCause.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVICTION_CAUSE_UNSPECIFIED: _EvictionCause.ValueType  # 0
+    """Not used."""
+    EVICTION_CAUSE_ROOM: _EvictionCause.ValueType  # 1
+    """Another version was given its place."""
+    EVICTION_CAUSE_MEMORY: _EvictionCause.ValueType  # 2
+    """KV pages, or the bytes of another version, were given its memory."""
+    EVICTION_CAUSE_ASKED: _EvictionCause.ValueType  # 3
+    """An operator took it out, or it was purged."""
+    EVICTION_CAUSE_FAULT: _EvictionCause.ValueType  # 4
+    """Its copy was damaged, or its load failed."""
+
+class EvictionCause(_EvictionCause, metaclass=_EvictionCauseEnumTypeWrapper):
+    """Why a version left a tier."""
+
+EVICTION_CAUSE_UNSPECIFIED: EvictionCause.ValueType  # 0
+"""Not used."""
+EVICTION_CAUSE_ROOM: EvictionCause.ValueType  # 1
+"""Another version was given its place."""
+EVICTION_CAUSE_MEMORY: EvictionCause.ValueType  # 2
+"""KV pages, or the bytes of another version, were given its memory."""
+EVICTION_CAUSE_ASKED: EvictionCause.ValueType  # 3
+"""An operator took it out, or it was purged."""
+EVICTION_CAUSE_FAULT: EvictionCause.ValueType  # 4
+"""Its copy was damaged, or its load failed."""
+Global___EvictionCause: _TypeAlias = EvictionCause  # noqa: Y015
+
+class _WaitReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WaitReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WAIT_REASON_UNSPECIFIED: _WaitReason.ValueType  # 0
+    """Not used."""
+    WAIT_REASON_ARRIVED: _WaitReason.ValueType  # 1
+    """It came after the last plan."""
+    WAIT_REASON_ADAPTER_LOAD: _WaitReason.ValueType  # 2
+    """Its adapter's version is on its way into host memory."""
+    WAIT_REASON_BATCH_FULL: _WaitReason.ValueType  # 3
+    """As many sequences run as the engine takes."""
+    WAIT_REASON_TOKEN_BUDGET: _WaitReason.ValueType  # 4
+    """The steps' tokens go to those that run."""
+    WAIT_REASON_KV_PAGES: _WaitReason.ValueType  # 5
+    """The KV pages that it needs are not free."""
+    WAIT_REASON_ADAPTER_BYTES: _WaitReason.ValueType  # 6
+    """There is a slot, but not the bytes for its adapter."""
+    WAIT_REASON_ADAPTER_SLOTS: _WaitReason.ValueType  # 7
+    """Every slot has an adapter that others run on or wait for."""
+    WAIT_REASON_RANK_ROWS: _WaitReason.ValueType  # 8
+    """Other adapters in use have the rank rows that its own needs."""
+    WAIT_REASON_ADAPTER_EXTRAS: _WaitReason.ValueType  # 9
+    """Other adapters in use have the bytes for what is not rank rows, which its own needs."""
+    WAIT_REASON_STARVING_FIRST: _WaitReason.ValueType  # 10
+    """Another was passed over for too long: what that one lacks is kept for it."""
+    WAIT_REASON_TURN: _WaitReason.ValueType  # 11
+    """Others come first: of its tenant, or other tenants, whose turn it is."""
+    WAIT_REASON_FIRST_CHOICE: _WaitReason.ValueType  # 12
+    """It is a further choice of a request whose first has not computed the prompt yet."""
+    WAIT_REASON_RESUMING: _WaitReason.ValueType  # 13
+    """It was preempted, and a step that it was in is still under way."""
+    WAIT_REASON_QUOTA_CONCURRENCY: _WaitReason.ValueType  # 14
+    """In the gateway: as many requests run as its tenant's quota lets."""
+    WAIT_REASON_QUOTA_TOKENS: _WaitReason.ValueType  # 15
+    """In the gateway: the month's tokens are being asked for at the registry."""
+
+class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
+    """Why a request waits, by the last plan of its engine: the nearest reason."""
+
+WAIT_REASON_UNSPECIFIED: WaitReason.ValueType  # 0
+"""Not used."""
+WAIT_REASON_ARRIVED: WaitReason.ValueType  # 1
+"""It came after the last plan."""
+WAIT_REASON_ADAPTER_LOAD: WaitReason.ValueType  # 2
+"""Its adapter's version is on its way into host memory."""
+WAIT_REASON_BATCH_FULL: WaitReason.ValueType  # 3
+"""As many sequences run as the engine takes."""
+WAIT_REASON_TOKEN_BUDGET: WaitReason.ValueType  # 4
+"""The steps' tokens go to those that run."""
+WAIT_REASON_KV_PAGES: WaitReason.ValueType  # 5
+"""The KV pages that it needs are not free."""
+WAIT_REASON_ADAPTER_BYTES: WaitReason.ValueType  # 6
+"""There is a slot, but not the bytes for its adapter."""
+WAIT_REASON_ADAPTER_SLOTS: WaitReason.ValueType  # 7
+"""Every slot has an adapter that others run on or wait for."""
+WAIT_REASON_RANK_ROWS: WaitReason.ValueType  # 8
+"""Other adapters in use have the rank rows that its own needs."""
+WAIT_REASON_ADAPTER_EXTRAS: WaitReason.ValueType  # 9
+"""Other adapters in use have the bytes for what is not rank rows, which its own needs."""
+WAIT_REASON_STARVING_FIRST: WaitReason.ValueType  # 10
+"""Another was passed over for too long: what that one lacks is kept for it."""
+WAIT_REASON_TURN: WaitReason.ValueType  # 11
+"""Others come first: of its tenant, or other tenants, whose turn it is."""
+WAIT_REASON_FIRST_CHOICE: WaitReason.ValueType  # 12
+"""It is a further choice of a request whose first has not computed the prompt yet."""
+WAIT_REASON_RESUMING: WaitReason.ValueType  # 13
+"""It was preempted, and a step that it was in is still under way."""
+WAIT_REASON_QUOTA_CONCURRENCY: WaitReason.ValueType  # 14
+"""In the gateway: as many requests run as its tenant's quota lets."""
+WAIT_REASON_QUOTA_TOKENS: WaitReason.ValueType  # 15
+"""In the gateway: the month's tokens are being asked for at the registry."""
+Global___WaitReason: _TypeAlias = WaitReason  # noqa: Y015
+
 @_typing.final
 class Replica(_message.Message):
     """A gateway or an engine, as it was seen last. An observation: nothing is decided by it."""
@@ -247,3 +415,596 @@ class UndrainReplicaRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UndrainReplicaRequest: _TypeAlias = UndrainReplicaRequest  # noqa: Y015
+
+@_typing.final
+class ListEngineMemoryRequest(_message.Message):
+    """Asks for the engines' memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEngineMemoryRequest: _TypeAlias = ListEngineMemoryRequest  # noqa: Y015
+
+@_typing.final
+class ListEngineMemoryResponse(_message.Message):
+    """Of every engine behind the gateway that answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineMemory]:
+        """In no order."""
+
+    def __init__(
+        self,
+        *,
+        engines: _abc.Iterable[Global___EngineMemory] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEngineMemoryResponse: _TypeAlias = ListEngineMemoryResponse  # noqa: Y015
+
+@_typing.final
+class EngineMemory(_message.Message):
+    """An engine's memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    PAGES_FIELD_NUMBER: _builtins.int
+    CHUNKS_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    FILLED_SLOTS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    EVICTIONS_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    MORE_COPIES_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    RECENT_EVICTIONS_FIELD_NUMBER: _builtins.int
+    replica: _builtins.str
+    """Its name; empty where it does not answer."""
+    unavailable: _builtins.str
+    """Why nothing is known of it now; else empty."""
+    slots: _builtins.int
+    """Slots of the device, each of one adapter's version."""
+    filled_slots: _builtins.int
+    """Those with a version."""
+    more_copies: _builtins.int
+    """Versions with a copy that are not listed."""
+    @_builtins.property
+    def pages(self) -> Global___KvPages:
+        """KV pages of the device."""
+
+    @_builtins.property
+    def chunks(self) -> Global___AdapterChunks:
+        """Adapter pages of the device: rank rows, a chunk at a time."""
+
+    @_builtins.property
+    def bytes(self) -> Global___MemoryBytes:
+        """Bytes by what has them."""
+
+    @_builtins.property
+    def evictions(self) -> Global___EvictionCounts:
+        """Since the engine started."""
+
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionCopies]:
+        """Versions that have a copy here: those on the device first, the one in use last first, then those in host memory."""
+
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterLoad]:
+        """Loads into host memory under way, the longest first."""
+
+    @_builtins.property
+    def recent_evictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Eviction]:
+        """Versions that left a tier lately, the latest first."""
+
+    def __init__(
+        self,
+        *,
+        replica: _builtins.str = ...,
+        unavailable: _builtins.str = ...,
+        pages: Global___KvPages | None = ...,
+        chunks: Global___AdapterChunks | None = ...,
+        slots: _builtins.int = ...,
+        filled_slots: _builtins.int = ...,
+        bytes: Global___MemoryBytes | None = ...,
+        evictions: Global___EvictionCounts | None = ...,
+        copies: _abc.Iterable[Global___VersionCopies] | None = ...,
+        more_copies: _builtins.int = ...,
+        loads: _abc.Iterable[Global___AdapterLoad] | None = ...,
+        recent_evictions: _abc.Iterable[Global___Eviction] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "chunks", b"chunks", "evictions", b"evictions", "pages", b"pages"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "chunks", b"chunks", "copies", b"copies", "evictions", b"evictions", "filled_slots", b"filled_slots", "loads", b"loads", "more_copies", b"more_copies", "pages", b"pages", "recent_evictions", b"recent_evictions", "replica", b"replica", "slots", b"slots", "unavailable", b"unavailable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineMemory: _TypeAlias = EngineMemory  # noqa: Y015
+
+@_typing.final
+class KvPages(_message.Message):
+    """KV pages by what they are; together they are the total."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    PROMISED_FIELD_NUMBER: _builtins.int
+    CACHED_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    FREE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKENS_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """All that the device has room for."""
+    used: _builtins.int
+    """Of running sequences."""
+    promised: _builtins.int
+    """Promised to running sequences and not used yet."""
+    cached: _builtins.int
+    """Prefixes that no sequence uses, kept for the next one."""
+    pending: _builtins.int
+    """Free when a step that is under way is done."""
+    free: _builtins.int
+    """Nobody's. Adapters share the bytes behind them."""
+    page_tokens: _builtins.int
+    """Tokens of one page."""
+    def __init__(
+        self,
+        *,
+        total: _builtins.int = ...,
+        used: _builtins.int = ...,
+        promised: _builtins.int = ...,
+        cached: _builtins.int = ...,
+        pending: _builtins.int = ...,
+        free: _builtins.int = ...,
+        page_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached", b"cached", "free", b"free", "page_tokens", b"page_tokens", "pending", b"pending", "promised", b"promised", "total", b"total", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvPages: _TypeAlias = KvPages  # noqa: Y015
+
+@_typing.final
+class AdapterChunks(_message.Message):
+    """Adapter pages by what they are; together they are the total."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    FREE_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """The most that adapters may have."""
+    used: _builtins.int
+    """Of versions in slots."""
+    pending: _builtins.int
+    """Free when a step that is under way is done."""
+    free: _builtins.int
+    """Nobody's."""
+    def __init__(
+        self,
+        *,
+        total: _builtins.int = ...,
+        used: _builtins.int = ...,
+        pending: _builtins.int = ...,
+        free: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free", b"free", "pending", b"pending", "total", b"total", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterChunks: _TypeAlias = AdapterChunks  # noqa: Y015
+
+@_typing.final
+class MemoryBytes(_message.Message):
+    """Bytes of an engine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_BUDGET_FIELD_NUMBER: _builtins.int
+    DEVICE_USED_FIELD_NUMBER: _builtins.int
+    DEVICE_KV_FIELD_NUMBER: _builtins.int
+    DEVICE_ADAPTERS_FIELD_NUMBER: _builtins.int
+    DEVICE_BACKED_FIELD_NUMBER: _builtins.int
+    HOST_USED_FIELD_NUMBER: _builtins.int
+    HOST_BUDGET_FIELD_NUMBER: _builtins.int
+    DISK_USED_FIELD_NUMBER: _builtins.int
+    DISK_BUDGET_FIELD_NUMBER: _builtins.int
+    device_budget: _builtins.int
+    """The one budget of KV pages and adapters on the device."""
+    device_used: _builtins.int
+    """Taken, pending or promised, of that budget."""
+    device_kv: _builtins.int
+    """KV pages' part of it."""
+    device_adapters: _builtins.int
+    """Adapters' part of it."""
+    device_backed: _builtins.int
+    """With memory behind it; free pages keep theirs for a while."""
+    host_used: _builtins.int
+    """Adapters in host memory."""
+    host_budget: _builtins.int
+    """The most of it."""
+    disk_used: _builtins.int
+    """Adapters on disk, with those that are being fetched."""
+    disk_budget: _builtins.int
+    """The most of it."""
+    def __init__(
+        self,
+        *,
+        device_budget: _builtins.int = ...,
+        device_used: _builtins.int = ...,
+        device_kv: _builtins.int = ...,
+        device_adapters: _builtins.int = ...,
+        device_backed: _builtins.int = ...,
+        host_used: _builtins.int = ...,
+        host_budget: _builtins.int = ...,
+        disk_used: _builtins.int = ...,
+        disk_budget: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_adapters", b"device_adapters", "device_backed", b"device_backed", "device_budget", b"device_budget", "device_kv", b"device_kv", "device_used", b"device_used", "disk_budget", b"disk_budget", "disk_used", b"disk_used", "host_budget", b"host_budget", "host_used", b"host_used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryBytes: _TypeAlias = MemoryBytes  # noqa: Y015
+
+@_typing.final
+class EvictionCounts(_message.Message):
+    """How often something had to make room."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    PREFIXES_FIELD_NUMBER: _builtins.int
+    device: _builtins.int
+    """Versions, of the device."""
+    host: _builtins.int
+    """Versions, of host memory."""
+    disk: _builtins.int
+    """Versions, of the disk."""
+    prefixes: _builtins.int
+    """Pages of cached prefixes."""
+    def __init__(
+        self,
+        *,
+        device: _builtins.int = ...,
+        host: _builtins.int = ...,
+        disk: _builtins.int = ...,
+        prefixes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "disk", b"disk", "host", b"host", "prefixes", b"prefixes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvictionCounts: _TypeAlias = EvictionCounts  # noqa: Y015
+
+@_typing.final
+class VersionCopies(_message.Message):
+    """Where a version's bytes are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    CHUNKS_FIELD_NUMBER: _builtins.int
+    DEVICE_BYTES_FIELD_NUMBER: _builtins.int
+    HOST_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    HOLDING_FIELD_NUMBER: _builtins.int
+    USE_TIME_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}`; empty where the registry does not know it any more."""
+    sha256: _builtins.str
+    """Its digest."""
+    device: _builtins.bool
+    """Whether it is in a slot of the device."""
+    slot: _builtins.int
+    """Which slot."""
+    chunks: _builtins.int
+    """Its adapter pages there."""
+    device_bytes: _builtins.int
+    """Its bytes there."""
+    host_bytes: _builtins.int
+    """Bytes in host memory."""
+    disk_bytes: _builtins.int
+    """Bytes on disk."""
+    running: _builtins.int
+    """Sequences that run on it."""
+    holding: _builtins.int
+    """Those, and sequences that wait for it."""
+    @_builtins.property
+    def use_time(self) -> _timestamp_pb2.Timestamp:
+        """When a sequence began or ended on it last; absent off the device."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        device: _builtins.bool = ...,
+        slot: _builtins.int = ...,
+        chunks: _builtins.int = ...,
+        device_bytes: _builtins.int = ...,
+        host_bytes: _builtins.int = ...,
+        disk_bytes: _builtins.int = ...,
+        running: _builtins.int = ...,
+        holding: _builtins.int = ...,
+        use_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["use_time", b"use_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "device", b"device", "device_bytes", b"device_bytes", "disk_bytes", b"disk_bytes", "holding", b"holding", "host_bytes", b"host_bytes", "running", b"running", "sha256", b"sha256", "slot", b"slot", "use_time", b"use_time", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionCopies: _TypeAlias = VersionCopies  # noqa: Y015
+
+@_typing.final
+class AdapterLoad(_message.Message):
+    """A load into host memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """As in VersionCopies."""
+    sha256: _builtins.str
+    """Its digest."""
+    stage: Global___LoadStage.ValueType
+    """Where it is."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was asked for."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        stage: Global___LoadStage.ValueType = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sha256", b"sha256", "stage", b"stage", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterLoad: _TypeAlias = AdapterLoad  # noqa: Y015
+
+@_typing.final
+class Eviction(_message.Message):
+    """A version that left a tier."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    EVICT_TIME_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """As in VersionCopies."""
+    sha256: _builtins.str
+    """Its digest."""
+    tier: Global___MemoryTier.ValueType
+    """Which tier."""
+    cause: Global___EvictionCause.ValueType
+    """Why."""
+    bytes: _builtins.int
+    """Its bytes there."""
+    @_builtins.property
+    def evict_time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        tier: Global___MemoryTier.ValueType = ...,
+        cause: Global___EvictionCause.ValueType = ...,
+        bytes: _builtins.int = ...,
+        evict_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evict_time", b"evict_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cause", b"cause", "evict_time", b"evict_time", "sha256", b"sha256", "tier", b"tier", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Eviction: _TypeAlias = Eviction  # noqa: Y015
+
+@_typing.final
+class ListWaitingRequestsRequest(_message.Message):
+    """Asks for what waits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Requests to list, at most 1000; default 100. The sums are of all."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWaitingRequestsRequest: _TypeAlias = ListWaitingRequestsRequest  # noqa: Y015
+
+@_typing.final
+class ListWaitingRequestsResponse(_message.Message):
+    """What waits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
+    SILENT_ENGINES_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """All that wait."""
+    running: _builtins.int
+    """Sequences that run, of all engines that answer."""
+    max_sequences: _builtins.int
+    """How many may."""
+    silent_engines: _builtins.int
+    """Engines that do not answer."""
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingRequest]:
+        """Those that came first."""
+
+    @_builtins.property
+    def sums(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingSum]:
+        """Of all that wait, by tenant and reason."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___WaitingRequest] | None = ...,
+        sums: _abc.Iterable[Global___WaitingSum] | None = ...,
+        total: _builtins.int = ...,
+        running: _builtins.int = ...,
+        max_sequences: _builtins.int = ...,
+        silent_engines: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_sequences", b"max_sequences", "requests", b"requests", "running", b"running", "silent_engines", b"silent_engines", "sums", b"sums", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWaitingRequestsResponse: _TypeAlias = ListWaitingRequestsResponse  # noqa: Y015
+
+@_typing.final
+class WaitingRequest(_message.Message):
+    """A sequence that waits, or a request that waits in the gateway."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ADAPTER_SHA256_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The client's, or the one that its answer will state; of a request that came through another gateway, that gateway's
+    own.
+    """
+    tenant: _builtins.str
+    """`tenants/{t}`."""
+    version: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}`; empty for the base."""
+    adapter_sha256: _builtins.str
+    """Digest of its adapter's version; empty for the base."""
+    choice: _builtins.int
+    """Which choice of the request."""
+    reason: Global___WaitReason.ValueType
+    """Why."""
+    replica: _builtins.str
+    """Its engine; empty in the gateway."""
+    preemptions: _builtins.int
+    """How often it ran and was preempted."""
+    prompt_tokens: _builtins.int
+    """Tokens of its prompt."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it came."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        version: _builtins.str = ...,
+        adapter_sha256: _builtins.str = ...,
+        choice: _builtins.int = ...,
+        reason: Global___WaitReason.ValueType = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        replica: _builtins.str = ...,
+        preemptions: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_sha256", b"adapter_sha256", "choice", b"choice", "preemptions", b"preemptions", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "replica", b"replica", "request_id", b"request_id", "start_time", b"start_time", "tenant", b"tenant", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingRequest: _TypeAlias = WaitingRequest  # noqa: Y015
+
+@_typing.final
+class WaitingSum(_message.Message):
+    """Requests of one tenant that wait for one reason."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """`tenants/{t}`."""
+    reason: Global___WaitReason.ValueType
+    """Why they wait."""
+    count: _builtins.int
+    """How many."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        reason: Global___WaitReason.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "reason", b"reason", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingSum: _TypeAlias = WaitingSum  # noqa: Y015

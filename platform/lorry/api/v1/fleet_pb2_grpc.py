@@ -55,6 +55,16 @@ class FleetServiceStub:
                 request_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.UndrainReplicaRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.Replica.FromString,
                 _registered_method=True)
+        self.ListEngineMemory = channel.unary_unary(
+                '/lorry.api.v1.FleetService/ListEngineMemory',
+                request_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListEngineMemoryRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListEngineMemoryResponse.FromString,
+                _registered_method=True)
+        self.ListWaitingRequests = channel.unary_unary(
+                '/lorry.api.v1.FleetService/ListWaitingRequests',
+                request_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServiceServicer:
@@ -89,6 +99,20 @@ class FleetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEngineMemory(self, request, context):
+        """What the engines behind the gateway that answers have in memory, each at one moment between two steps.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWaitingRequests(self, request, context):
+        """What waits in that gateway and in its engines, and why.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +135,16 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     servicer.UndrainReplica,
                     request_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.UndrainReplicaRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.Replica.SerializeToString,
+            ),
+            'ListEngineMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEngineMemory,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListEngineMemoryRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListEngineMemoryResponse.SerializeToString,
+            ),
+            'ListWaitingRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWaitingRequests,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +256,60 @@ class FleetService:
             '/lorry.api.v1.FleetService/UndrainReplica',
             lorry_dot_api_dot_v1_dot_fleet__pb2.UndrainReplicaRequest.SerializeToString,
             lorry_dot_api_dot_v1_dot_fleet__pb2.Replica.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEngineMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.FleetService/ListEngineMemory',
+            lorry_dot_api_dot_v1_dot_fleet__pb2.ListEngineMemoryRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_fleet__pb2.ListEngineMemoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWaitingRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.FleetService/ListWaitingRequests',
+            lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,10 @@ class FleetServiceStub:
     """Has a gateway refuse new generations (`DRAINING`) while those that run end; the process itself stays up."""
     UndrainReplica: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.UndrainReplicaRequest, _fleet_pb2.Replica]
     """Takes a drain back."""
+    ListEngineMemory: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ListEngineMemoryRequest, _fleet_pb2.ListEngineMemoryResponse]
+    """What the engines behind the gateway that answers have in memory, each at one moment between two steps."""
+    ListWaitingRequests: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ListWaitingRequestsRequest, _fleet_pb2.ListWaitingRequestsResponse]
+    """What waits in that gateway and in its engines, and why."""
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
@@ -55,6 +59,10 @@ class FleetServiceAsyncStub(FleetServiceStub):
     """Has a gateway refuse new generations (`DRAINING`) while those that run end; the process itself stays up."""
     UndrainReplica: _aio.UnaryUnaryMultiCallable[_fleet_pb2.UndrainReplicaRequest, _fleet_pb2.Replica]  # type: ignore[assignment]
     """Takes a drain back."""
+    ListEngineMemory: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ListEngineMemoryRequest, _fleet_pb2.ListEngineMemoryResponse]  # type: ignore[assignment]
+    """What the engines behind the gateway that answers have in memory, each at one moment between two steps."""
+    ListWaitingRequests: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ListWaitingRequestsRequest, _fleet_pb2.ListWaitingRequestsResponse]  # type: ignore[assignment]
+    """What waits in that gateway and in its engines, and why."""
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
     """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator."""
@@ -90,5 +98,21 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_pb2.Replica, _abc.Awaitable[_fleet_pb2.Replica]]:
         """Takes a drain back."""
+
+    @_abc_1.abstractmethod
+    def ListEngineMemory(
+        self,
+        request: _fleet_pb2.ListEngineMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.ListEngineMemoryResponse, _abc.Awaitable[_fleet_pb2.ListEngineMemoryResponse]]:
+        """What the engines behind the gateway that answers have in memory, each at one moment between two steps."""
+
+    @_abc_1.abstractmethod
+    def ListWaitingRequests(
+        self,
+        request: _fleet_pb2.ListWaitingRequestsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.ListWaitingRequestsResponse, _abc.Awaitable[_fleet_pb2.ListWaitingRequestsResponse]]:
+        """What waits in that gateway and in its engines, and why."""
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

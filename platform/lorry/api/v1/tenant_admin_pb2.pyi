@@ -102,6 +102,8 @@ class _UsageDimensionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageD
     """API key's id, or `user/{id}` of who acted with a user token."""
     USAGE_DIMENSION_OUTCOME: _UsageDimension.ValueType  # 6
     """`OK`, or the reason of the error that ended it."""
+    USAGE_DIMENSION_MINUTE: _UsageDimension.ValueType  # 7
+    """UTC. Read from the ledger itself, so of at most 2 hours, for all models, and by nothing else but OUTCOME."""
 
 class UsageDimension(_UsageDimension, metaclass=_UsageDimensionEnumTypeWrapper):
     """What sums are made for each of."""
@@ -120,6 +122,8 @@ USAGE_DIMENSION_KEY: UsageDimension.ValueType  # 5
 """API key's id, or `user/{id}` of who acted with a user token."""
 USAGE_DIMENSION_OUTCOME: UsageDimension.ValueType  # 6
 """`OK`, or the reason of the error that ended it."""
+USAGE_DIMENSION_MINUTE: UsageDimension.ValueType  # 7
+"""UTC. Read from the ledger itself, so of at most 2 hours, for all models, and by nothing else but OUTCOME."""
 Global___UsageDimension: _TypeAlias = UsageDimension  # noqa: Y015
 
 class _UsageFormat:
@@ -145,6 +149,30 @@ USAGE_FORMAT_CSV: UsageFormat.ValueType  # 1
 USAGE_FORMAT_JSONL: UsageFormat.ValueType  # 2
 """An object a line."""
 Global___UsageFormat: _TypeAlias = UsageFormat  # noqa: Y015
+
+class _RecentKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RecentKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecentKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RECENT_KIND_UNSPECIFIED: _RecentKind.ValueType  # 0
+    """Read as RECENT_KIND_FAILED."""
+    RECENT_KIND_FAILED: _RecentKind.ValueType  # 1
+    """Those that were refused or ended with an error, the latest first. What a client cancelled is not among them."""
+    RECENT_KIND_SLOW: _RecentKind.ValueType  # 2
+    """Those of the last hour that were answered or that a client cancelled, the longest first."""
+
+class RecentKind(_RecentKind, metaclass=_RecentKindEnumTypeWrapper):
+    """Which of the requests that are remembered."""
+
+RECENT_KIND_UNSPECIFIED: RecentKind.ValueType  # 0
+"""Read as RECENT_KIND_FAILED."""
+RECENT_KIND_FAILED: RecentKind.ValueType  # 1
+"""Those that were refused or ended with an error, the latest first. What a client cancelled is not among them."""
+RECENT_KIND_SLOW: RecentKind.ValueType  # 2
+"""Those of the last hour that were answered or that a client cancelled, the longest first."""
+Global___RecentKind: _TypeAlias = RecentKind  # noqa: Y015
 
 @_typing.final
 class Tenant(_message.Message):
@@ -1303,15 +1331,20 @@ class QueryUsageRequest(_message.Message):
     GROUP_BY_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """`tenants/{t}`."""
     page_size: _builtins.int
     """At most 1000; default 100."""
     page_token: _builtins.str
     """From the previous answer."""
+    model: _builtins.str
+    """Only what this one answered: `tenants/{t}/adapters/{a}`, or `models/{base}`; empty: all. The name of none adds up to
+    nothing.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """Whole hours, UTC; the hour of it counts."""
+        """Whole hours, UTC, or minutes where grouped by MINUTE; the hour of it counts."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
@@ -1330,10 +1363,11 @@ class QueryUsageRequest(_message.Message):
         group_by: _abc.Iterable[Global___UsageDimension.ValueType] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        model: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "group_by", b"group_by", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "group_by", b"group_by", "model", b"model", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1702,3 +1736,160 @@ class VerifyAuditResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifyAuditResponse: _TypeAlias = VerifyAuditResponse  # noqa: Y015
+
+@_typing.final
+class ListRecentRequestsRequest(_message.Message):
+    """Asks for recent requests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """`tenants/{t}`; `tenants/-` is all tenants, for a platform administrator."""
+    kind: Global___RecentKind.ValueType
+    """Which."""
+    page_size: _builtins.int
+    """At most 1000; default 100."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        kind: Global___RecentKind.ValueType = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "page_size", b"page_size", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRecentRequestsRequest: _TypeAlias = ListRecentRequestsRequest  # noqa: Y015
+
+@_typing.final
+class ListRecentRequestsResponse(_message.Message):
+    """Recent requests. There is one page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecentRequest]:
+        """In the order that the kind says."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___RecentRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRecentRequestsResponse: _TypeAlias = ListRecentRequestsResponse  # noqa: Y015
+
+@_typing.final
+class RecentRequest(_message.Message):
+    """A request that has ended. Never a prompt, nor an answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ADAPTER_SHA256_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    DURATION_SECONDS_FIELD_NUMBER: _builtins.int
+    QUEUE_SECONDS_FIELD_NUMBER: _builtins.int
+    ADAPTER_LOAD_SECONDS_FIELD_NUMBER: _builtins.int
+    PREFILL_SECONDS_FIELD_NUMBER: _builtins.int
+    TTFT_SECONDS_FIELD_NUMBER: _builtins.int
+    DECODE_SECONDS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The client's, or the one that the gateway gave it."""
+    tenant: _builtins.str
+    """`tenants/{t}`; empty where no tenant was known."""
+    model: _builtins.str
+    """The model's name as the request wrote it."""
+    version: _builtins.str
+    """`tenants/{t}/adapters/{a}/versions/{n}` that it was resolved to; empty for the base, and where it never was."""
+    adapter_sha256: _builtins.str
+    """Digest of that version."""
+    outcome: _builtins.str
+    """`OK`, `CANCELLED` or the reason that ended it."""
+    replica: _builtins.str
+    """The engine that ran it."""
+    duration_seconds: _builtins.float
+    """Until its end."""
+    queue_seconds: _builtins.float
+    """From arrival in the engine to the first step. These five are absent where it ended before."""
+    adapter_load_seconds: _builtins.float
+    """Part of that: bringing the adapter in."""
+    prefill_seconds: _builtins.float
+    """From the first step to the first token."""
+    ttft_seconds: _builtins.float
+    """From arrival in the engine to the first token."""
+    decode_seconds: _builtins.float
+    """From the first token to the last."""
+    prompt_tokens: _builtins.int
+    """Of the prompt."""
+    output_tokens: _builtins.int
+    """Handed to the transport."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it came."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        adapter_sha256: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        replica: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        duration_seconds: _builtins.float = ...,
+        queue_seconds: _builtins.float | None = ...,
+        adapter_load_seconds: _builtins.float | None = ...,
+        prefill_seconds: _builtins.float | None = ...,
+        ttft_seconds: _builtins.float | None = ...,
+        decode_seconds: _builtins.float | None = ...,
+        prompt_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_adapter_load_seconds", b"_adapter_load_seconds", "_decode_seconds", b"_decode_seconds", "_prefill_seconds", b"_prefill_seconds", "_queue_seconds", b"_queue_seconds", "_ttft_seconds", b"_ttft_seconds", "adapter_load_seconds", b"adapter_load_seconds", "decode_seconds", b"decode_seconds", "prefill_seconds", b"prefill_seconds", "queue_seconds", b"queue_seconds", "start_time", b"start_time", "ttft_seconds", b"ttft_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapter_load_seconds", b"_adapter_load_seconds", "_decode_seconds", b"_decode_seconds", "_prefill_seconds", b"_prefill_seconds", "_queue_seconds", b"_queue_seconds", "_ttft_seconds", b"_ttft_seconds", "adapter_load_seconds", b"adapter_load_seconds", "adapter_sha256", b"adapter_sha256", "decode_seconds", b"decode_seconds", "duration_seconds", b"duration_seconds", "model", b"model", "outcome", b"outcome", "output_tokens", b"output_tokens", "prefill_seconds", b"prefill_seconds", "prompt_tokens", b"prompt_tokens", "queue_seconds", b"queue_seconds", "replica", b"replica", "request_id", b"request_id", "start_time", b"start_time", "tenant", b"tenant", "ttft_seconds", b"ttft_seconds", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__adapter_load_seconds: _TypeAlias = _typing.Literal["adapter_load_seconds"]  # noqa: Y015
+    _WhichOneofArgType__adapter_load_seconds: _TypeAlias = _typing.Literal["_adapter_load_seconds", b"_adapter_load_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__decode_seconds: _TypeAlias = _typing.Literal["decode_seconds"]  # noqa: Y015
+    _WhichOneofArgType__decode_seconds: _TypeAlias = _typing.Literal["_decode_seconds", b"_decode_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__prefill_seconds: _TypeAlias = _typing.Literal["prefill_seconds"]  # noqa: Y015
+    _WhichOneofArgType__prefill_seconds: _TypeAlias = _typing.Literal["_prefill_seconds", b"_prefill_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__queue_seconds: _TypeAlias = _typing.Literal["queue_seconds"]  # noqa: Y015
+    _WhichOneofArgType__queue_seconds: _TypeAlias = _typing.Literal["_queue_seconds", b"_queue_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__ttft_seconds: _TypeAlias = _typing.Literal["ttft_seconds"]  # noqa: Y015
+    _WhichOneofArgType__ttft_seconds: _TypeAlias = _typing.Literal["_ttft_seconds", b"_ttft_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__adapter_load_seconds) -> _WhichOneofReturnType__adapter_load_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decode_seconds) -> _WhichOneofReturnType__decode_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prefill_seconds) -> _WhichOneofReturnType__prefill_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_seconds) -> _WhichOneofReturnType__queue_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttft_seconds) -> _WhichOneofReturnType__ttft_seconds | None: ...
+
+Global___RecentRequest: _TypeAlias = RecentRequest  # noqa: Y015

@@ -150,6 +150,11 @@ class TenantAdminServiceStub:
                 request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageResponse.FromString,
                 _registered_method=True)
+        self.ListRecentRequests = channel.unary_unary(
+                '/lorry.api.v1.TenantAdminService/ListRecentRequests',
+                request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListRecentRequestsRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListRecentRequestsResponse.FromString,
+                _registered_method=True)
         self.ListAuditEvents = channel.unary_unary(
                 '/lorry.api.v1.TenantAdminService/ListAuditEvents',
                 request_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListAuditEventsRequest.SerializeToString,
@@ -324,6 +329,13 @@ class TenantAdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRecentRequests(self, request, context):
+        """Requests that failed or took long lately, as the gateway that answers remembers them; it forgets them when it ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAuditEvents(self, request, context):
         """What was done to a tenant and by whom, newest first.
         """
@@ -450,6 +462,11 @@ def add_TenantAdminServiceServicer_to_server(servicer, server):
                     servicer.ExportUsage,
                     request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageResponse.SerializeToString,
+            ),
+            'ListRecentRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRecentRequests,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListRecentRequestsRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListRecentRequestsResponse.SerializeToString,
             ),
             'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAuditEvents,
@@ -1061,6 +1078,33 @@ class TenantAdminService:
             '/lorry.api.v1.TenantAdminService/ExportUsage',
             lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageRequest.SerializeToString,
             lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ExportUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRecentRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.TenantAdminService/ListRecentRequests',
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListRecentRequestsRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_tenant__admin__pb2.ListRecentRequestsResponse.FromString,
             options,
             channel_credentials,
             insecure,

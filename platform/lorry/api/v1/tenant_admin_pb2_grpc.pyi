@@ -83,6 +83,8 @@ class TenantAdminServiceStub:
     """Sums of the usage ledger."""
     ExportUsage: _grpc.UnaryStreamMultiCallable[_tenant_admin_pb2.ExportUsageRequest, _tenant_admin_pb2.ExportUsageResponse]
     """The ledger's rows as a file, in pieces."""
+    ListRecentRequests: _grpc.UnaryUnaryMultiCallable[_tenant_admin_pb2.ListRecentRequestsRequest, _tenant_admin_pb2.ListRecentRequestsResponse]
+    """Requests that failed or took long lately, as the gateway that answers remembers them; it forgets them when it ends."""
     ListAuditEvents: _grpc.UnaryUnaryMultiCallable[_tenant_admin_pb2.ListAuditEventsRequest, _tenant_admin_pb2.ListAuditEventsResponse]
     """What was done to a tenant and by whom, newest first."""
     VerifyAudit: _grpc.UnaryUnaryMultiCallable[_tenant_admin_pb2.VerifyAuditRequest, _tenant_admin_pb2.VerifyAuditResponse]
@@ -142,6 +144,8 @@ class TenantAdminServiceAsyncStub(TenantAdminServiceStub):
     """Sums of the usage ledger."""
     ExportUsage: _aio.UnaryStreamMultiCallable[_tenant_admin_pb2.ExportUsageRequest, _tenant_admin_pb2.ExportUsageResponse]  # type: ignore[assignment]
     """The ledger's rows as a file, in pieces."""
+    ListRecentRequests: _aio.UnaryUnaryMultiCallable[_tenant_admin_pb2.ListRecentRequestsRequest, _tenant_admin_pb2.ListRecentRequestsResponse]  # type: ignore[assignment]
+    """Requests that failed or took long lately, as the gateway that answers remembers them; it forgets them when it ends."""
     ListAuditEvents: _aio.UnaryUnaryMultiCallable[_tenant_admin_pb2.ListAuditEventsRequest, _tenant_admin_pb2.ListAuditEventsResponse]  # type: ignore[assignment]
     """What was done to a tenant and by whom, newest first."""
     VerifyAudit: _aio.UnaryUnaryMultiCallable[_tenant_admin_pb2.VerifyAuditRequest, _tenant_admin_pb2.VerifyAuditResponse]  # type: ignore[assignment]
@@ -330,6 +334,14 @@ class TenantAdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tenant_admin_pb2.ExportUsageResponse], _abc.AsyncIterator[_tenant_admin_pb2.ExportUsageResponse]]:
         """The ledger's rows as a file, in pieces."""
+
+    @_abc_1.abstractmethod
+    def ListRecentRequests(
+        self,
+        request: _tenant_admin_pb2.ListRecentRequestsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tenant_admin_pb2.ListRecentRequestsResponse, _abc.Awaitable[_tenant_admin_pb2.ListRecentRequestsResponse]]:
+        """Requests that failed or took long lately, as the gateway that answers remembers them; it forgets them when it ends."""
 
     @_abc_1.abstractmethod
     def ListAuditEvents(

@@ -29,7 +29,7 @@ if _version_not_supported:
 class UserAdminServiceStub:
     """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A tenant's owner looks after its
     own users, a platform administrator after everybody's; operators see and end sessions; prices are set by platform
-    administrators and read by owners.
+    administrators, and read by whoever reads the usage that they explain.
     """
 
     def __init__(self, channel):
@@ -88,7 +88,7 @@ class UserAdminServiceStub:
 class UserAdminServiceServicer:
     """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A tenant's owner looks after its
     own users, a platform administrator after everybody's; operators see and end sessions; prices are set by platform
-    administrators and read by owners.
+    administrators, and read by whoever reads the usage that they explain.
     """
 
     def CreateUser(self, request, context):
@@ -213,7 +213,7 @@ def add_UserAdminServiceServicer_to_server(servicer, server):
 class UserAdminService:
     """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A tenant's owner looks after its
     own users, a platform administrator after everybody's; operators see and end sessions; prices are set by platform
-    administrators and read by owners.
+    administrators, and read by whoever reads the usage that they explain.
     """
 
     @staticmethod

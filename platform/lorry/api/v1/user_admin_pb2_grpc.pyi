@@ -30,7 +30,7 @@ GRPC_VERSION: str
 class UserAdminServiceStub:
     """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A tenant's owner looks after its
     own users, a platform administrator after everybody's; operators see and end sessions; prices are set by platform
-    administrators and read by owners.
+    administrators, and read by whoever reads the usage that they explain.
     """
 
     @_typing.overload
@@ -60,7 +60,7 @@ class UserAdminServiceStub:
 class UserAdminServiceAsyncStub(UserAdminServiceStub):
     """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A tenant's owner looks after its
     own users, a platform administrator after everybody's; operators see and end sessions; prices are set by platform
-    administrators and read by owners.
+    administrators, and read by whoever reads the usage that they explain.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -86,7 +86,7 @@ class UserAdminServiceAsyncStub(UserAdminServiceStub):
 class UserAdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Authenticate with metadata `authorization: Bearer <api key>`, or with a user token. A tenant's owner looks after its
     own users, a platform administrator after everybody's; operators see and end sessions; prices are set by platform
-    administrators and read by owners.
+    administrators, and read by whoever reads the usage that they explain.
     """
 
     @_abc_1.abstractmethod

@@ -26,6 +26,7 @@ def register(commands: Commands) -> None:
     asked.add_argument(
         "--by", type=_groups, default=(), metavar="LIST", help=f"some of {', '.join(GROUPS)} (default: one sum)"
     )
+    asked.add_argument("--model", default="", metavar="NAME", help="only what this one answered: pirate, models/base")
     out = remote(actions, "export", "the ledger's rows as a file", _export)
     _add_times(out)
     out.add_argument("--format", choices=("csv", "jsonl"), default="csv", help="(default: csv; jsonl with --json)")
@@ -57,8 +58,9 @@ def _query(options: argparse.Namespace) -> int:
     since = (options.since or until - timedelta(days=30)).replace(minute=0, second=0, microsecond=0)
     here = session(options)
     with here.admin() as admin:
+        model = here.name(options.model) if options.model else ""
         head = [*options.by, "requests", "prompt tokens", "cached", "output tokens", "ttft p50", "p95"]
-        sums = admin.query_usage(here.own_tenant(), since, until, group_by=options.by)
+        sums = admin.query_usage(here.own_tenant(), since, until, group_by=options.by, model=model)
         show_all(options, "sums", sums, head, lambda one: _row(one, options.by))
     return 0
 

@@ -17,14 +17,16 @@ def create_adapter(tenant: str, adapter: str, display_name: str = "") -> Unary[p
     return ADAPTERS.unary("CreateAdapter", request, pb.Adapter)
 
 
-def get_adapter(name: str) -> Unary[pb.Adapter]:
-    """One adapter."""
-    return ADAPTERS.unary("GetAdapter", pb.GetAdapterRequest(name=name), pb.Adapter)
+def get_adapter(name: str, *, full: bool = False) -> Unary[pb.Adapter]:
+    """One adapter; ``full``: with its newest version, aliases and last use."""
+    return ADAPTERS.unary("GetAdapter", pb.GetAdapterRequest(name=name, view=_view(full)), pb.Adapter)
 
 
-def list_adapters(tenant: str, *, show_deleted: bool = False) -> Paged[pb.Adapter]:
-    """A tenant's adapters, by name."""
-    request = pb.ListAdaptersRequest(parent=tenant_name(tenant), page_size=PAGE_SIZE, show_deleted=show_deleted)
+def list_adapters(tenant: str, *, show_deleted: bool = False, full: bool = False) -> Paged[pb.Adapter]:
+    """A tenant's adapters, by name; ``full``: each with its newest version, aliases and last use."""
+    request = pb.ListAdaptersRequest(
+        parent=tenant_name(tenant), page_size=PAGE_SIZE, show_deleted=show_deleted, view=_view(full)
+    )
     return ADAPTERS.paged("ListAdapters", request, pb.ListAdaptersResponse, lambda page: page.adapters)
 
 
@@ -53,6 +55,10 @@ def purge_adapter(name: str, *, etag: str = "") -> Unary[pb.PurgeReceipt]:
     """Destroys the bytes of a deleted adapter wherever they are. There is no way back."""
     request = pb.PurgeAdapterRequest(name=name, etag=etag)
     return ADAPTERS.unary("PurgeAdapter", request, pb.PurgeReceipt, repeatable=not etag, slow=True)
+
+
+def _view(full: bool) -> pb.AdapterView.ValueType:
+    return pb.ADAPTER_VIEW_FULL if full else pb.ADAPTER_VIEW_UNSPECIFIED
 
 
 __all__ = [

@@ -83,6 +83,7 @@ class AdminClient:
     preload_version = AsyncMethod(versions.preload_version)
     evict_version = AsyncMethod(versions.evict_version)
     get_residency = AsyncMethod(versions.get_residency)
+    list_residency = AsyncPages(versions.list_residency)
 
     set_alias = AsyncMethod(aliases.set_alias)
     get_alias = AsyncMethod(aliases.get_alias)
@@ -120,6 +121,7 @@ class AdminClient:
 
     query_usage = AsyncPages(records.query_usage)
     export_usage = AsyncMessages(records.export_usage)
+    list_recent_requests = AsyncMethod(records.list_recent_requests)
     list_audit_events = AsyncPages(records.list_audit_events)
     verify_audit = AsyncMethod(records.verify_audit)
 
@@ -138,6 +140,8 @@ class AdminClient:
     get_replica = AsyncMethod(fleet.get_replica)
     drain_replica = AsyncMethod(fleet.drain_replica)
     undrain_replica = AsyncMethod(fleet.undrain_replica)
+    list_engine_memory = AsyncMethod(fleet.list_engine_memory)
+    list_waiting_requests = AsyncMethod(fleet.list_waiting_requests)
 
     async def push(
         self,

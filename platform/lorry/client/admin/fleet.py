@@ -27,4 +27,22 @@ def undrain_replica(name: str) -> Unary[pb.Replica]:
     return FLEET.unary("UndrainReplica", pb.UndrainReplicaRequest(name=name), pb.Replica)
 
 
-__all__ = ["drain_replica", "get_replica", "list_replicas", "undrain_replica"]
+def list_engine_memory() -> Unary[pb.ListEngineMemoryResponse]:
+    """What the engines behind the gateway that answers have in memory."""
+    return FLEET.unary("ListEngineMemory", pb.ListEngineMemoryRequest(), pb.ListEngineMemoryResponse)
+
+
+def list_waiting_requests(page_size: int = 0) -> Unary[pb.ListWaitingRequestsResponse]:
+    """What waits in that gateway and in its engines, and why: the first so many (0: 100), and sums of all."""
+    request = pb.ListWaitingRequestsRequest(page_size=page_size)
+    return FLEET.unary("ListWaitingRequests", request, pb.ListWaitingRequestsResponse)
+
+
+__all__ = [
+    "drain_replica",
+    "get_replica",
+    "list_engine_memory",
+    "list_replicas",
+    "list_waiting_requests",
+    "undrain_replica",
+]

@@ -17,14 +17,16 @@ DIMENSIONS: Mapping[str, pb.UsageDimension.ValueType] = {
     "version": pb.USAGE_DIMENSION_VERSION,
     "key": pb.USAGE_DIMENSION_KEY,
     "outcome": pb.USAGE_DIMENSION_OUTCOME,
+    "minute": pb.USAGE_DIMENSION_MINUTE,
 }
 FORMATS: Mapping[str, pb.UsageFormat.ValueType] = {"csv": pb.USAGE_FORMAT_CSV, "jsonl": pb.USAGE_FORMAT_JSONL}
 
 
 def query_usage(
-    tenant: str, start_time: datetime, end_time: datetime, *, group_by: Sequence[str] = ()
+    tenant: str, start_time: datetime, end_time: datetime, *, group_by: Sequence[str] = (), model: str = ""
 ) -> Paged[pb.UsageSum]:
-    """Sums of the ledger between two whole hours, by what ``DIMENSIONS`` names."""
+    """Sums of the ledger between two whole hours, by what ``DIMENSIONS`` names; of what ``model`` answered alone, where
+    it is not "": `tenants/{t}/adapters/{a}` or `models/{base}`."""
     unknown = [name for name in group_by if name not in DIMENSIONS]
     if unknown:
         raise InvalidRequest.field("group_by", f"{unknown[0]!r}; use some of {', '.join(DIMENSIONS)}")
@@ -34,8 +36,19 @@ def query_usage(
         end_time=timestamp("end_time", end_time),
         group_by=[DIMENSIONS[name] for name in group_by],
         page_size=PAGE_SIZE,
+        model=model,
     )
     return TENANTS.paged("QueryUsage", request, pb.QueryUsageResponse, lambda page: page.sums)
+
+
+def list_recent_requests(
+    tenant: str, *, slow: bool = False, page_size: int = 0
+) -> Unary[pb.ListRecentRequestsResponse]:
+    """Requests that failed lately or, with ``slow``, that took longest within an hour, as the gateway that answers
+    remembers them. ``tenant`` "-": of all, for a platform administrator. At most so many (0: 100)."""
+    kind = pb.RECENT_KIND_SLOW if slow else pb.RECENT_KIND_FAILED
+    request = pb.ListRecentRequestsRequest(parent=tenant_name(tenant), kind=kind, page_size=page_size)
+    return TENANTS.unary("ListRecentRequests", request, pb.ListRecentRequestsResponse)
 
 
 def export_usage(tenant: str, start_time: datetime, end_time: datetime, *, form: str = "csv") -> Streamed[bytes]:

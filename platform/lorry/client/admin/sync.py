@@ -77,6 +77,7 @@ class SyncAdminClient:
     preload_version = Method(versions.preload_version)
     evict_version = Method(versions.evict_version)
     get_residency = Method(versions.get_residency)
+    list_residency = Pages(versions.list_residency)
 
     set_alias = Method(aliases.set_alias)
     get_alias = Method(aliases.get_alias)
@@ -114,6 +115,7 @@ class SyncAdminClient:
 
     query_usage = Pages(records.query_usage)
     export_usage = Messages(records.export_usage)
+    list_recent_requests = Method(records.list_recent_requests)
     list_audit_events = Pages(records.list_audit_events)
     verify_audit = Method(records.verify_audit)
 
@@ -132,6 +134,8 @@ class SyncAdminClient:
     get_replica = Method(fleet.get_replica)
     drain_replica = Method(fleet.drain_replica)
     undrain_replica = Method(fleet.undrain_replica)
+    list_engine_memory = Method(fleet.list_engine_memory)
+    list_waiting_requests = Method(fleet.list_waiting_requests)
 
     def push(
         self,

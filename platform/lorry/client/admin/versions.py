@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lorry.api.v1 import adapter_admin_pb2 as pb
-from lorry.client.admin.names import duration, new_request_id
+from lorry.client.admin.names import duration, new_request_id, tenant_name
 from lorry.client.prepared import ADAPTERS, PAGE_SIZE, Paged, Streamed, Unary
 from lorry.errors import InvalidRequest
 
@@ -80,12 +80,19 @@ def get_residency(name: str) -> Unary[pb.Residency]:
     return ADAPTERS.unary("GetResidency", pb.GetResidencyRequest(name=name), pb.Residency)
 
 
+def list_residency(tenant: str) -> Paged[pb.Residency]:
+    """Of a tenant's own adapters, the versions that some engine has."""
+    request = pb.ListResidencyRequest(parent=tenant_name(tenant), page_size=PAGE_SIZE)
+    return ADAPTERS.paged("ListResidency", request, pb.ListResidencyResponse, lambda page: page.residencies)
+
+
 __all__ = [
     "create_version",
     "deprecate_version",
     "evict_version",
     "get_residency",
     "get_version",
+    "list_residency",
     "list_versions",
     "preload_version",
     "quarantine_version",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
 from lorry.engine.contract import EngineRequest
 from lorry.errors import LorryError, Unavailable
@@ -21,9 +22,11 @@ from lorry.gateway.limits.seats import SeatKeeper
 from lorry.gateway.limits.tokens import Reservation, TokenBudget
 from lorry.gateway.limits.upkeep import RENEW_S, ROUND_TRIP_S, Leases, TokenUpkeep
 from lorry.gateway.ports import SnapshotSource
+from lorry.ids import RequestId
 from lorry.registry.entries import QuotaEntry
 from lorry.registry.leases.terms import Charge
 from lorry.registry.tables import ByTenant
+from lorry.scheduler.reasons import WaitReason
 
 LOOK_S = 0.2
 """Those that wait learn of changed limits so late."""
@@ -86,6 +89,14 @@ class Hold:
         self._seated = True
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a request waits here, and how long so far."""
+
+    reason: WaitReason
+    seconds: float
+
+
 class Limits:
     """Belongs to one event loop. ``run`` beside the requests, then ``close``. ``leases`` None refuses requests under a
     month's tokens. ``now``: Unix seconds; ``clock``: seconds that never go back."""
@@ -102,6 +113,7 @@ class Limits:
         self._quotas: dict[str, LiveQuota] = {}
         self._keeper = SeatKeeper()
         self._table: ByTenant[QuotaEntry] | None = None
+        self._waits: dict[Hold, tuple[WaitReason, float]] = {}
         self.tokens = TokenUpkeep(leases, now, clock)
 
     def state(self) -> dict[str, int]:
@@ -112,6 +124,11 @@ class Limits:
             "leases": sum(budget.leases() for budget in self.tokens.budgets.values()),
             "waiting": self._keeper.waiting,
         }
+
+    def waits(self) -> Mapping[RequestId, Wait]:
+        """What waits now, the longest first."""
+        now = self._clock()
+        return {hold.request.request_id: Wait(why, now - since) for hold, (why, since) in self._waits.items()}
 
     def check(self, tenant: str, adapter_id: str) -> int | None:
         """Most output tokens of one request, None for no cap. Takes nothing, but raises QuotaExceeded where ``hold``
@@ -231,7 +248,8 @@ class Limits:
             waited = await self._reserve(hold, quotas, patience)
             if not self._keeper.take([quota.seats for quota in quotas]):
                 waited = True
-                await self._seats(quotas, patience)
+                with self._noted(hold, WaitReason.QUOTA_CONCURRENCY):
+                    await self._seats(quotas, patience)
             hold.seated()
             if waited:
                 hold.request = patience.after(self._clock())
@@ -250,8 +268,17 @@ class Limits:
         if found is not None:
             hold.reserved(found)
             return False
-        hold.reserved(await self._tokens(quotas, budgets, tokens, patience))
+        with self._noted(hold, WaitReason.QUOTA_TOKENS):
+            hold.reserved(await self._tokens(quotas, budgets, tokens, patience))
         return True
+
+    @contextmanager
+    def _noted(self, hold: Hold, reason: WaitReason) -> Iterator[None]:
+        self._waits[hold] = reason, self._clock()
+        try:
+            yield
+        finally:
+            del self._waits[hold]
 
     async def _tokens(
         self, quotas: Sequence[LiveQuota], budgets: Sequence[TokenBudget], tokens: int, patience: Patience
@@ -291,4 +318,4 @@ def _budgets(quotas: Sequence[LiveQuota]) -> list[TokenBudget]:
     return [quota.budget for quota in quotas if quota.budget is not None]
 
 
-__all__ = ["LOOK_S", "Hold", "Limits"]
+__all__ = ["LOOK_S", "Hold", "Limits", "Wait"]

@@ -87,6 +87,14 @@ PROVENANCE = _counter(
 )
 PINS = _counter("gateway_pin_mismatches", "generations", "Refused, since a pin or expected_sha256 names other bytes.")
 AUTH = _counter("gateway_auth_failures", "calls", "Without a key that holds: missing, unknown, expired or revoked.")
+ADMIN_AUTH = _counter(
+    "admin_auth_failures",
+    "calls",
+    "Of an admin service, refused for who calls: UNAUTHENTICATED (no key or token that holds), TENANT_SUSPENDED, "
+    "ROLE_TOO_LOW. Calls that the dashboards make for somebody count too.",
+    "service",
+    "reason",
+)
 INFLIGHT = _gauge("gateway_inflight", "generations", "Running now.")
 QUEUED = _gauge("gateway_queue_depth", "generations", "Wait now for a seat of their tenant's or adapter's quota.")
 DRAINING = _gauge("gateway_draining", "0 or 1", "New generations are refused, since the gateway goes down.")
@@ -267,8 +275,8 @@ SECTIONS = (
         "the ledger keeps, so these figures, the ledger's and the clients' are the same. The bounds of TTFT, "
         "inter-token and end-to-end times are those of the usage rollups.",
         (
-            REQUESTS, SHED, ABORTS, STALLS, CUT, EMPTY, PROVENANCE, PINS, AUTH, INFLIGHT, QUEUED, DRAINING, EPOCH, AGE,
-            LAG, BILLED, TOKENS, QUEUE, TTFT, INTER_TOKEN, DURATION, GATEWAY_STARTED, GATEWAY_BUILD,
+            REQUESTS, SHED, ABORTS, STALLS, CUT, EMPTY, PROVENANCE, PINS, AUTH, ADMIN_AUTH, INFLIGHT, QUEUED, DRAINING,
+            EPOCH, AGE, LAG, BILLED, TOKENS, QUEUE, TTFT, INTER_TOKEN, DURATION, GATEWAY_STARTED, GATEWAY_BUILD,
         ),
     ),
     Section(

@@ -59,6 +59,8 @@ def gateway_families(found: Families, watched: Watched, draining: bool, lag: His
     found.add(m.PROVENANCE, counters.provenance_mismatches)
     found.add(m.PINS, counters.outcomes[PinMismatch.reason])
     found.add(m.AUTH, counters.auth_failures)
+    for (service, reason), count in counters.admin_refusals.items():
+        found.add(m.ADMIN_AUTH, count, service, reason)
     found.add(m.INFLIGHT, len(watched.live))
     found.add(m.QUEUED, watched.limits.state()["waiting"])
     found.add(m.DRAINING, draining)

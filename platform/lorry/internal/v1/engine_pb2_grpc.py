@@ -54,6 +54,21 @@ class EngineServiceStub:
                 request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsRequest.SerializeToString,
                 response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsResponse.FromString,
                 _registered_method=True)
+        self.GetMemory = channel.unary_unary(
+                '/lorry.internal.v1.EngineService/GetMemory',
+                request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMemoryRequest.SerializeToString,
+                response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMemoryResponse.FromString,
+                _registered_method=True)
+        self.GetCopies = channel.unary_unary(
+                '/lorry.internal.v1.EngineService/GetCopies',
+                request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetCopiesRequest.SerializeToString,
+                response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetCopiesResponse.FromString,
+                _registered_method=True)
+        self.GetQueue = channel.unary_unary(
+                '/lorry.internal.v1.EngineService/GetQueue',
+                request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetQueueRequest.SerializeToString,
+                response_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetQueueResponse.FromString,
+                _registered_method=True)
         self.GetWhereabouts = channel.unary_unary(
                 '/lorry.internal.v1.EngineService/GetWhereabouts',
                 request_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetWhereaboutsRequest.SerializeToString,
@@ -103,6 +118,27 @@ class EngineServiceServicer:
 
     def GetMetrics(self, request, context):
         """What this engine has counted since it started.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMemory(self, request, context):
+        """What is in this engine's memory, version by version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCopies(self, request, context):
+        """Every copy of some adapters' versions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQueue(self, request, context):
+        """What waits here, and why.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,6 +194,21 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.GetMetrics,
                     request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsRequest.FromString,
                     response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsResponse.SerializeToString,
+            ),
+            'GetMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMemory,
+                    request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMemoryRequest.FromString,
+                    response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetMemoryResponse.SerializeToString,
+            ),
+            'GetCopies': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCopies,
+                    request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetCopiesRequest.FromString,
+                    response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetCopiesResponse.SerializeToString,
+            ),
+            'GetQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQueue,
+                    request_deserializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetQueueRequest.FromString,
+                    response_serializer=lorry_dot_internal_dot_v1_dot_engine__pb2.GetQueueResponse.SerializeToString,
             ),
             'GetWhereabouts': grpc.unary_unary_rpc_method_handler(
                     servicer.GetWhereabouts,
@@ -288,6 +339,87 @@ class EngineService:
             '/lorry.internal.v1.EngineService/GetMetrics',
             lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsRequest.SerializeToString,
             lorry_dot_internal_dot_v1_dot_engine__pb2.GetMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.internal.v1.EngineService/GetMemory',
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetMemoryRequest.SerializeToString,
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetMemoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCopies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.internal.v1.EngineService/GetCopies',
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetCopiesRequest.SerializeToString,
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetCopiesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.internal.v1.EngineService/GetQueue',
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetQueueRequest.SerializeToString,
+            lorry_dot_internal_dot_v1_dot_engine__pb2.GetQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

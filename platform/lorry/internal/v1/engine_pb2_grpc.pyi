@@ -41,6 +41,12 @@ class EngineServiceStub:
     """Bounded state for tests, the demo and operators, as JSON."""
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetMetricsRequest, _engine_pb2.GetMetricsResponse]
     """What this engine has counted since it started."""
+    GetMemory: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetMemoryRequest, _engine_pb2.GetMemoryResponse]
+    """What is in this engine's memory, version by version."""
+    GetCopies: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetCopiesRequest, _engine_pb2.GetCopiesResponse]
+    """Every copy of some adapters' versions."""
+    GetQueue: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetQueueRequest, _engine_pb2.GetQueueResponse]
+    """What waits here, and why."""
     GetWhereabouts: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetWhereaboutsRequest, _engine_pb2.GetWhereaboutsResponse]
     """Where a version's bytes are now."""
     Preload: _grpc.UnaryUnaryMultiCallable[_engine_pb2.PreloadRequest, _engine_pb2.PreloadResponse]
@@ -63,6 +69,12 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """Bounded state for tests, the demo and operators, as JSON."""
     GetMetrics: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetMetricsRequest, _engine_pb2.GetMetricsResponse]  # type: ignore[assignment]
     """What this engine has counted since it started."""
+    GetMemory: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetMemoryRequest, _engine_pb2.GetMemoryResponse]  # type: ignore[assignment]
+    """What is in this engine's memory, version by version."""
+    GetCopies: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetCopiesRequest, _engine_pb2.GetCopiesResponse]  # type: ignore[assignment]
+    """Every copy of some adapters' versions."""
+    GetQueue: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetQueueRequest, _engine_pb2.GetQueueResponse]  # type: ignore[assignment]
+    """What waits here, and why."""
     GetWhereabouts: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetWhereaboutsRequest, _engine_pb2.GetWhereaboutsResponse]  # type: ignore[assignment]
     """Where a version's bytes are now."""
     Preload: _aio.UnaryUnaryMultiCallable[_engine_pb2.PreloadRequest, _engine_pb2.PreloadResponse]  # type: ignore[assignment]
@@ -106,6 +118,30 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.GetMetricsResponse, _abc.Awaitable[_engine_pb2.GetMetricsResponse]]:
         """What this engine has counted since it started."""
+
+    @_abc_1.abstractmethod
+    def GetMemory(
+        self,
+        request: _engine_pb2.GetMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.GetMemoryResponse, _abc.Awaitable[_engine_pb2.GetMemoryResponse]]:
+        """What is in this engine's memory, version by version."""
+
+    @_abc_1.abstractmethod
+    def GetCopies(
+        self,
+        request: _engine_pb2.GetCopiesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.GetCopiesResponse, _abc.Awaitable[_engine_pb2.GetCopiesResponse]]:
+        """Every copy of some adapters' versions."""
+
+    @_abc_1.abstractmethod
+    def GetQueue(
+        self,
+        request: _engine_pb2.GetQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.GetQueueResponse, _abc.Awaitable[_engine_pb2.GetQueueResponse]]:
+        """What waits here, and why."""
 
     @_abc_1.abstractmethod
     def GetWhereabouts(

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from lorry.errors import InvalidRequest
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository
+from lorry.registry.adapters.summaries import AdapterSummary, summaries
 from lorry.registry.authz import Caller
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.conflicts import unique
@@ -53,6 +54,14 @@ class AdapterService:
             _, tenant = await open_tenant(session, caller, name.tenant)
             return await repository.open_adapter(session, tenant, name.adapter, deleted=True)
 
+    async def get_summary(self, caller: Caller, name: AdapterName) -> AdapterSummary:
+        """With its newest version, aliases and last use."""
+        require(caller, "read adapters")
+        async with self._database.read() as session:
+            _, tenant = await open_tenant(session, caller, name.tenant)
+            row = await repository.open_adapter(session, tenant, name.adapter, deleted=True)
+            return (await summaries(session, tenant, name.tenant, [row]))[0]
+
     async def list(
         self, caller: Caller, tenant_name: str, page: PageRequest, *, deleted: bool = False
     ) -> Page[Adapter]:
@@ -62,6 +71,17 @@ class AdapterService:
             _, tenant = await open_tenant(session, caller, tenant_name)
             rows = await repository.list_adapters(session, tenant, page, deleted=deleted)
             return page.page(rows, lambda row: row.name)
+
+    async def list_summaries(
+        self, caller: Caller, tenant_name: str, page: PageRequest, *, deleted: bool = False
+    ) -> Page[AdapterSummary]:
+        """As ``list``, each with its newest version, aliases and last use."""
+        require(caller, "list adapters")
+        async with self._database.read() as session:
+            _, tenant = await open_tenant(session, caller, tenant_name)
+            rows = await repository.list_adapters(session, tenant, page, deleted=deleted)
+            found = page.page(rows, lambda row: row.name)
+            return Page(await summaries(session, tenant, tenant_name, found.rows), found.next_token)
 
     async def update(
         self, caller: Caller, name: AdapterName, fields: Collection[str], *, display_name: str = "", etag: str = ""

@@ -39,7 +39,7 @@ async def find(session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str,
     """The newest revision, which may be a deletion."""
     query = (
         select(AliasRevision)
-        .join(Alias, _newest())
+        .join(Alias, newest_revision())
         .where(Alias.adapter_id == adapter_id, Alias.name == name, _of(tenant, Alias.adapter_id))
     )
     return (await session.execute(query)).scalar_one_or_none()
@@ -63,7 +63,7 @@ async def list_current(
     """By name, without deleted ones."""
     query = (
         select(AliasRevision)
-        .join(Alias, _newest())
+        .join(Alias, newest_revision())
         .where(Alias.adapter_id == adapter_id, Alias.name > page.after, _of(tenant, Alias.adapter_id))
         .where(AliasRevision.deleted.is_(False))
     )
@@ -147,7 +147,8 @@ async def end_rollout(session: AsyncSession, tenant: VerifiedTenantId, revision:
     await session.execute(step.values(state=state, ended_at=utcnow()).execution_options(synchronize_session=False))
 
 
-def _newest() -> ColumnElement[bool]:
+def newest_revision() -> ColumnElement[bool]:
+    """Joins an alias with what it is now."""
     return (
         (AliasRevision.adapter_id == Alias.adapter_id)
         & (AliasRevision.name == Alias.name)
@@ -168,5 +169,6 @@ __all__ = [
     "list_current",
     "list_revisions",
     "lock_adapter",
+    "newest_revision",
     "start_rollout",
 ]

@@ -21,8 +21,8 @@ _CURRENCY = re.compile(r"[A-Z]{3}")
 
 
 class PriceService:
-    """Prices are set by the platform's administrators; an owner reads its own. Raises RoleTooLow, and ResourceNotFound
-    for what is not there or not the caller's to see."""
+    """Prices are set by the platform's administrators; a tenant's readers read its own. Raises RoleTooLow, and
+    ResourceNotFound for what is not there or not the caller's to see."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

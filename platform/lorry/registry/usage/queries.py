@@ -16,6 +16,8 @@ from lorry.registry.paging import bad_token
 from lorry.registry.usage.sums import Sums, hour_of
 
 RANGE_MAX = timedelta(days=400)
+MINUTES_MAX = timedelta(hours=2)
+MODEL_MAX = 200
 _TOKEN_MAX = 2048
 
 
@@ -28,17 +30,20 @@ class Dimension(StrEnum):
     VERSION = "version"
     KEY = "key"
     OUTCOME = "outcome"
+    MINUTE = "minute"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Hours in [start, end), grouped by ``dimensions`` in their order, behind the group ``after``."""
+    """Hours (minutes, where grouped by those) in [start, end), grouped by ``dimensions`` in their order, behind the
+    group ``after``. ``model``: of this one alone; "" is of all."""
 
     start: datetime
     end: datetime
     dimensions: tuple[Dimension, ...]
     size: int
     after: tuple[str | int, ...] | None = None
+    model: str = ""
 
     @classmethod
     def of(
@@ -48,11 +53,15 @@ class Query:
         dimensions: Sequence[Dimension],
         page_size: int,
         page_token: str,
+        model: str = "",
     ) -> Query:
         """Raises InvalidRequest. ``page_size`` is of PageRequest's making."""
         if start is None or end is None:
             missing = "start_time" if start is None else "end_time"
             raise InvalidRequest.field(missing, "is missing; send the hours to add up")
+        kinds = tuple(dimensions)
+        if Dimension.MINUTE in kinds:
+            return _by_minute(start, end, kinds, page_size, page_token, model)
         first, last = hour_of(start), hour_of(end)
         if not first < last:
             raise InvalidRequest.field(
@@ -62,15 +71,34 @@ class Query:
             raise InvalidRequest.field(
                 "end_time", f"is {(last - first).days} days after start_time; ask for at most 400"
             )
-        kinds = tuple(dimensions)
         if len(set(kinds)) != len(kinds):
             raise InvalidRequest.field("group_by", f"{', '.join(kinds)}: name each dimension once")
         if Dimension.DAY in kinds and Dimension.HOUR in kinds:
             raise InvalidRequest.field("group_by", "an hour is of one day already; name day or hour")
-        return cls(first, last, kinds, page_size, _read_token(page_token, kinds))
+        if len(model) > MODEL_MAX or "\0" in model:
+            raise InvalidRequest.field("model", "is no name; use `tenants/{t}/adapters/{a}` or `models/{base}`")
+        return cls(first, last, kinds, page_size, _read_token(page_token, kinds), model)
 
     def token_after(self, sums: UsageSum) -> str:
         return base64.urlsafe_b64encode(json.dumps(sums.group).encode()).decode()
+
+
+def _by_minute(
+    start: datetime, end: datetime, kinds: tuple[Dimension, ...], page_size: int, page_token: str, model: str
+) -> Query:
+    if model or len(set(kinds)) != len(kinds) or set(kinds) - {Dimension.MINUTE, Dimension.OUTCOME}:
+        raise InvalidRequest.field("group_by", "minutes go with outcomes alone, of all models; ask by the hour")
+    first, last = minute_of(start), minute_of(end)
+    if not first < last:
+        raise InvalidRequest.field("end_time", f"{end.isoformat()} leaves no whole minute after start_time")
+    if last - first > MINUTES_MAX:
+        raise InvalidRequest.field("end_time", f"is {last - first} after start_time; by the minute ask for 2 hours")
+    return Query(first, last, kinds, page_size, _read_token(page_token, kinds))
+
+
+def minute_of(time: datetime) -> datetime:
+    """The beginning of its minute, UTC."""
+    return time.astimezone(UTC).replace(second=0, microsecond=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +123,12 @@ def value_of(dimension: Dimension, text: str | int) -> Any:
         if not isinstance(text, int) or not 0 <= text < 1 << 31:
             raise ValueError
         return text
-    if not isinstance(text, str) or len(text) > 200 or "\0" in text:
+    if not isinstance(text, str) or len(text) > MODEL_MAX or "\0" in text:
         raise ValueError
     if dimension is Dimension.HOUR:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    if dimension is Dimension.MINUTE:
+        return f"{datetime.strptime(text, '%Y-%m-%dT%H:%M:00Z'):%Y-%m-%dT%H:%M:00Z}"
     if dimension is Dimension.DAY:
         return f"{datetime.strptime(text, '%Y-%m-%dT00:00:00Z'):%Y-%m-%d}"
     return text
@@ -120,4 +150,6 @@ def _read_token(token: str, dimensions: tuple[Dimension, ...]) -> tuple[str | in
     return tuple(found)
 
 
-__all__ = ["RANGE_MAX", "Dimension", "Query", "UsageSum", "text_of", "value_of"]
+__all__ = [
+    "MINUTES_MAX", "MODEL_MAX", "RANGE_MAX", "Dimension", "Query", "UsageSum", "minute_of", "text_of", "value_of",
+]  # fmt: skip

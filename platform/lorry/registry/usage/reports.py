@@ -34,10 +34,12 @@ class UsageReports:
         dimensions: Sequence[Dimension] = (),
         page_size: int = 0,
         page_token: str = "",
+        model: str = "",
     ) -> Page[UsageSum]:
-        """Sums over the hours from that of ``start`` to the one before that of ``end``. Raises InvalidRequest."""
+        """Sums over the hours from that of ``start`` to the one before that of ``end``, of ``model`` alone where it is
+        not "". Raises InvalidRequest."""
         require(caller, "read usage")
-        query = Query.of(start, end, dimensions, PageRequest.of(page_size, "").size, page_token)
+        query = Query.of(start, end, dimensions, PageRequest.of(page_size, "").size, page_token, model)
         async with self._database.read() as session:
             _, tenant = await open_tenant(session, caller, tenant_name)
             found = await sums_repository.sums(session, tenant, query)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, String, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.registry.authz import VerifiedTenantId
 from lorry.registry.db.tables import UsageRollup
+from lorry.registry.usage import minutes_repository as minutes
 from lorry.registry.usage.buckets import DURATION_S, INTER_TOKEN_S, TTFT_S
 from lorry.registry.usage.queries import Dimension, Query, UsageSum, text_of, value_of
 from lorry.registry.usage.sums import Sums
@@ -20,12 +21,8 @@ _HISTOGRAMS = (("ttft", TTFT_S), ("inter_token", INTER_TOKEN_S), ("duration", DU
 async def sums(session: AsyncSession, tenant: VerifiedTenantId, query: Query) -> list[UsageSum]:
     """Ascending by group, at most one more than ``query.size``. No group is without requests."""
     postgresql = session.get_bind().dialect.name == "postgresql"
-    expressions = [_expression(dimension, postgresql) for dimension in query.dimensions]
-    names = [f"group_{at}" for at in range(len(expressions))]
-    chosen = select(*(one.label(name) for one, name in zip(expressions, names, strict=True)), *_sums())
-    chosen = chosen.where(
-        UsageRollup.tenant_id == tenant, UsageRollup.hour >= query.start, UsageRollup.hour < query.end
-    )
+    made = minutes.chosen if Dimension.MINUTE in query.dimensions else _chosen
+    chosen, expressions, names = made(tenant, query, postgresql)
     if query.after is not None:
         values = [value_of(dimension, text) for dimension, text in zip(query.dimensions, query.after, strict=True)]
         chosen = chosen.where(tuple_(*expressions) > tuple_(*values))
@@ -37,6 +34,21 @@ async def sums(session: AsyncSession, tenant: VerifiedTenantId, query: Query) ->
         if numbers[0]:
             found.append(UsageSum(group, _read(numbers)))
     return found
+
+
+def _chosen(
+    tenant: VerifiedTenantId, query: Query, postgresql: bool
+) -> tuple[Select[Any], list[ColumnElement[Any]], list[str]]:
+    """The statement without its groups, what it is grouped by, and the names of that."""
+    expressions = [_expression(dimension, postgresql) for dimension in query.dimensions]
+    names = [f"group_{at}" for at in range(len(expressions))]
+    chosen = select(*(one.label(name) for one, name in zip(expressions, names, strict=True)), *_sums())
+    chosen = chosen.where(
+        UsageRollup.tenant_id == tenant, UsageRollup.hour >= query.start, UsageRollup.hour < query.end
+    )
+    if query.model:
+        chosen = chosen.where(UsageRollup.model == query.model)
+    return chosen, expressions, names
 
 
 def _sums() -> list[ColumnElement[Any]]:
@@ -73,6 +85,8 @@ def _expression(dimension: Dimension, postgresql: bool) -> ColumnElement[Any]:
             return UsageRollup.key_id.expression
         case Dimension.OUTCOME:
             return UsageRollup.outcome.expression
+        case Dimension.MINUTE:
+            raise AssertionError("sums are by the hour")
 
 
 __all__ = ["sums"]

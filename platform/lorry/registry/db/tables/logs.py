@@ -67,6 +67,7 @@ class UsageRollup(Model):
     ``lorry.registry.usage.buckets``, one more than those."""
 
     __tablename__ = "usage_rollup"
+    __table_args__ = (Index(None, "tenant_id", "model", "hour"),)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
     hour: Mapped[datetime] = mapped_column(primary_key=True)
     model: Mapped[str] = mapped_column(String(200), primary_key=True)
