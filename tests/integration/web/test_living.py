@@ -98,7 +98,6 @@ async def test_the_queue_of_gateway_and_engine(here: World) -> None:
         in_engine = here.engine.seen[-1]
         beta = (await here.admin.get_tenant("beta")).uid
         assert in_engine.adapter is not None
-        own = in_engine.adapter.key
         gone = AdapterKey(AdapterDigest("f" * 64), AdapterScope("ad_gone"))
         rows = (
             Waiting(
