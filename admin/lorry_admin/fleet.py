@@ -68,11 +68,12 @@ class FleetAdmin(pb_grpc.FleetServiceServicer):
         require(await self._access.caller(context), "list waiting requests")
         size = PageRequest.of(request.page_size, "").size
         told = await self._engines.queues()
+        held, called = self._desk.held(), self._desk.called()
         views = [one.found for one in told if one.found is not None]
-        tenants = {tenant for view in views for tenant, _ in view.counts} | {one.tenant for one in self._desk.held()}
+        tenants = {tenant for view in views for tenant, _ in view.counts} | {one.tenant for one in held}
         keys = {one.adapter for view in views for one in view.waiting if one.adapter is not None}
         names = await self._names.versions(keys)
-        return live.waiting_requests(told, self._desk, names, await self._names.tenants(tenants), size)
+        return live.waiting_requests(told, held, called, names, await self._names.tenants(tenants), size)
 
 
 def _replica(row: ReplicaState) -> pb.Replica:

@@ -14,7 +14,7 @@ from lorry.api.v1 import fleet_pb2 as pb
 from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
 from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.ids import AdapterKey, RequestId, TenantId
-from lorry.registry.fleet.desk import CalledAs, Desk, EndedRequest, HeldRequest, RecentRequests
+from lorry.registry.fleet.desk import CalledAs, EndedRequest, HeldRequest, RecentRequests
 from lorry.scheduler.reasons import WaitReason
 from lorry_admin.engines import Told
 
@@ -79,27 +79,28 @@ def engine_memory(told: Told[MemoryView], names: VersionNames) -> pb.EngineMemor
 
 def waiting_requests(
     told: Sequence[Told[QueueView]],
-    desk: Desk,
+    held: Sequence[HeldRequest],
+    called: Mapping[RequestId, CalledAs],
     versions: VersionNames,
     tenants: Mapping[TenantId, str],
     size: int,
 ) -> pb.ListWaitingRequestsResponse:
-    """The first ``size``, and sums of all."""
-    now, called = time.time(), desk.called()
+    """The first ``size``, and sums of all. ``held`` and ``called``: the gateway's, of one moment."""
+    now = time.time()
     rows: list[pb.WaitingRequest] = []
     sums: Counter[tuple[TenantId, WaitReason]] = Counter()
     views = [(one.replica, one.found) for one in told if one.found is not None]
-    for held in desk.held():
-        sums[held.tenant, held.reason] += 1
+    for row in held:
+        sums[row.tenant, row.reason] += 1
         rows.append(
             pb.WaitingRequest(
-                request_id=held.request_id,
-                tenant=tenants.get(held.tenant, ""),
-                version=held.version,
-                adapter_sha256=held.adapter_sha256 or "",
-                reason=reason_of(held.reason),
-                start_time=_at(now - held.seconds),
-                prompt_tokens=held.prompt_tokens,
+                request_id=row.request_id,
+                tenant=tenants.get(row.tenant, ""),
+                version=row.version,
+                adapter_sha256=row.adapter_sha256 or "",
+                reason=reason_of(row.reason),
+                start_time=_at(now - row.seconds),
+                prompt_tokens=row.prompt_tokens,
             )
         )
     for replica, view in views:

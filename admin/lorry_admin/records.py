@@ -169,4 +169,4 @@ def _audit_event(row: tables.AuditEvent) -> pb.AuditEvent:
     )
 
 
-__all__ = ["RecordsAdmin"]
+__all__ = ["ALL_TENANTS", "RecordsAdmin"]

@@ -19,9 +19,9 @@ LIVE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``href`` "": no link. ``style``: a class. ``title``: of what the text shortens."""
+    """``href`` "": no link. ``style``: a class. ``title``: of what the words shorten."""
 
-    text: str
+    words: str
     href: str = ""
     style: str = ""
     title: str = ""
@@ -75,7 +75,7 @@ def board_json(board: Board) -> dict[str, Any]:
         "shape": shape_of(board),
         "figures": [[figure.value, figure.sub] for panel in board.panels for figure in panel.figures],
         "rows": {
-            table.id: [[[cell.text, cell.href, cell.style, cell.title] for cell in row] for row in table.rows]
+            table.id: [[[cell.words, cell.href, cell.style, cell.title] for cell in row] for row in table.rows]
             for table in tables
         },
         "notes": {table.id: table.note for table in tables},

@@ -172,7 +172,8 @@ def _engine(at: int, one: pb.EngineMemory, now: float) -> Panel:
         [
             [Cell("KV pages"), *_numbers(pages.used, pages.promised, pages.cached, pages.pending, pages.free,
                                          pages.total)],
-            [Cell("Adapter pages"), *_numbers(chunks.used, 0, 0, chunks.pending, chunks.free, chunks.total)],
+            [Cell("Adapter pages"), *_numbers(chunks.used), *[Cell("–", style=NUM)] * 2,
+             *_numbers(chunks.pending, chunks.free, chunks.total)],
         ],
         "",
         "Both kinds take from one budget of bytes, so not all that is free can be taken.",

@@ -42,15 +42,15 @@ REQUEST = EngineRequest(RequestId("r"), TenantId("t"), (1, 2, 3), None, BASE, Sa
 
 
 class HandFed(EngineClient):
-    """Yields what is put into ``fed``; None ends the iterator, an exception is raised."""
+    """Yields what is put into ``given``; None ends the iterator, an exception is raised."""
 
     def __init__(self) -> None:
-        self.fed: asyncio.Queue[EngineEvent | Exception | None] = asyncio.Queue()
+        self.given: asyncio.Queue[EngineEvent | Exception | None] = asyncio.Queue()
         self.closed = False
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineEvent]:
         try:
-            while (event := await self.fed.get()) is not None:
+            while (event := await self.given.get()) is not None:
                 if isinstance(event, Exception):
                     raise event
                 yield event
@@ -59,7 +59,7 @@ class HandFed(EngineClient):
 
     async def give(self, *events: EngineEvent | Exception | None) -> None:
         for event in events:
-            self.fed.put_nowait(event)
+            self.given.put_nowait(event)
         for _ in range(10 + 4 * len(events)):
             await asyncio.sleep(0)
 

@@ -76,4 +76,12 @@ def verify_audit(tenant: str, *, known_hash: str = "", known_sequence: int = 0) 
     return TENANTS.unary("VerifyAudit", request, pb.VerifyAuditResponse, slow=True)
 
 
-__all__ = ["DIMENSIONS", "FORMATS", "export_usage", "list_audit_events", "query_usage", "verify_audit"]
+__all__ = [
+    "DIMENSIONS",
+    "FORMATS",
+    "export_usage",
+    "list_audit_events",
+    "list_recent_requests",
+    "query_usage",
+    "verify_audit",
+]
