@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lorry import logs
 from lorry.config import EngineConfig, from_plain
 from lorry.errors import LorryError
 
@@ -147,9 +148,9 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m lorry.engine.process ADDRESS  (one line of JSON on standard input)", file=sys.stderr)
         return 2
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     line = sys.stdin.buffer.readline()
     config = from_plain(EngineConfig, json.loads(line))
+    logs.set_up(config.log_format, config.log_level)
     return asyncio.run(serve(config, sys.argv[1]))
 
 

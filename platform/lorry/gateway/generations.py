@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import chain
 
 from lorry.api.v1 import generate_pb2 as pb
+from lorry.engine.contract import Finished
 from lorry.errors import Draining, LorryError, ProvenanceMismatch
 from lorry.gateway import wire
-from lorry.gateway.admission import Admission, Admitted
-from lorry.gateway.calls import Calls
+from lorry.gateway.admission import Admission, Admitted, Noted
+from lorry.gateway.calls import Call, Calls
+from lorry.gateway.checks import is_request_id
 from lorry.gateway.context import CallContext
 from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.observe import Ended, Watch
 from lorry.gateway.pieces import Merger
 
 DELTA_TOKENS_MAX = 1024
@@ -32,7 +36,13 @@ class Generation:
         calls: Calls,
         counters: GatewayCounters,
         draining: bool,
+        watch: Watch,
     ) -> None:
+        self._began = asyncio.get_running_loop().time()
+        self._noted = Noted()
+        self._call: Call | None = None
+        self._finished: Finished | None = None
+        self._watch = watch
         self._message = message
         self._context = context
         self._admission = admission
@@ -49,15 +59,17 @@ class Generation:
 
     async def whole(self) -> pb.GenerateResponse:
         """Raises the LorryError that refused or ended it."""
-        async with self._counted():
+        async with self._counted(stream=False):
             admitted = await self._admit()
             async with self._calls.open(admitted, self._context) as call:
+                self._call = call
                 whole = Merger()
                 while True:
                     batch = await call.next()
                     for piece in batch.pieces:
                         whole.add(piece.choice, piece.token_ids, piece.text, piece.logprobs)
                     if batch.finished is not None:
+                        self._finished = batch.finished
                         await self._calls.settle(call, batch.finished)
                         return wire.response(
                             admitted.answer, call.relay.started, whole.take(), batch.finished, call.ledger_id
@@ -67,9 +79,10 @@ class Generation:
         """StreamStart, Deltas, StreamEnd; or the LorryError that refused or ended it, at any point. Never ends without
         one of both. Nothing comes before the engine's first token, so what is refused may be sent again; the bill is
         durable before StreamEnd comes. Close it."""
-        async with self._counted():
+        async with self._counted(stream=True):
             admitted = await self._admit()
             async with self._calls.open(admitted, self._context) as call:
+                self._call = call
                 begun, finished, held = False, None, dict[int, int]()
                 while finished is None:
                     batch = await call.next()
@@ -88,6 +101,7 @@ class Generation:
                         call.handed += tokens
                         checked = False
                         yield delta
+                self._finished = finished
                 await self._calls.settle(call, finished)
                 yield wire.end(admitted.answer, call.relay.started, finished, call.ledger_id)
 
@@ -95,14 +109,14 @@ class Generation:
         if self._draining:
             raise Draining("this gateway is going down; send the request again", retry_after_s=1.0)
         try:
-            self._admitted = await self._admission.admit(self._message, self._context)
+            self._admitted = await self._admission.admit(self._message, self._context, self._noted)
         except ProvenanceMismatch:
             self._counters.provenance_mismatches += 1
             raise
         return self._admitted
 
     @asynccontextmanager
-    async def _counted(self) -> AsyncIterator[None]:
+    async def _counted(self, stream: bool) -> AsyncIterator[None]:
         outcome = "CANCELLED"
         try:
             yield
@@ -115,29 +129,51 @@ class Generation:
             raise
         finally:
             self._counters.outcomes[outcome] += 1
+            self._watch.tell(
+                Ended(
+                    self._context,
+                    outcome,
+                    self._began,
+                    asyncio.get_running_loop().time(),
+                    self._noted,
+                    self._message,
+                    self._message.request_id if is_request_id(self._message.request_id) else "",
+                    stream,
+                    self._admitted,
+                    self._call,
+                    self._finished,
+                )
+            )
 
 
 class Generations:
-    """Begins generations, for all transports of one gateway. ``draining``: new ones are refused."""
+    """Begins generations, for all transports of one gateway. ``draining``: new ones are refused. ``watch`` hears how
+    each of them ended."""
 
-    def __init__(self, admission: Admission, calls: Calls, counters: GatewayCounters) -> None:
+    def __init__(
+        self, admission: Admission, calls: Calls, counters: GatewayCounters, watch: Watch | None = None
+    ) -> None:
+        self.watch = watch or Watch()
         self.admission = admission
         self._calls = calls
         self._counters = counters
         self.draining = False
 
     @contextmanager
-    def refusals(self) -> Iterator[None]:
+    def refusals(self, context: CallContext, request_id: str) -> Iterator[Noted]:
         """What a transport refuses in the block, before it begins a generation, counts as the end of one."""
+        clock, noted = asyncio.get_running_loop().time, Noted()
+        began = clock()
         try:
-            yield
+            yield noted
         except LorryError as error:
             self._counters.outcomes[error.reason] += 1
+            self.watch.tell(Ended(context, error.reason, began, clock(), noted, request_id=request_id))
             raise
 
     def begin(self, message: pb.GenerateRequest, context: CallContext) -> Generation:
         """Nothing is checked before its answer is asked for."""
-        return Generation(message, context, self.admission, self._calls, self._counters, self.draining)
+        return Generation(message, context, self.admission, self._calls, self._counters, self.draining, self.watch)
 
 
 __all__ = ["DELTA_TOKENS_MAX", "Event", "Generation", "Generations"]
