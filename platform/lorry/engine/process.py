@@ -33,7 +33,7 @@ FAULT_STATUS = 1
 CONFIG_STATUS = 78
 REFUSAL = "the engine cannot start: "
 """Stands before the reason in the log's last line."""
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lorry.engine.process")  # whose __name__ is __main__ in its process
 
 
 class _Ending:
