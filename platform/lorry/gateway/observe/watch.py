@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.config import TraceConfig
@@ -34,10 +34,10 @@ class Ended:
     began: float
     ended: float
     noted: Noted
-    message: pb.GenerateRequest | None = None
+    message: pb.GenerateRequest | None = field(default=None, repr=False)
     request_id: str = ""
     stream: bool = False
-    admitted: Admitted | None = None
+    admitted: Admitted | None = field(default=None, repr=False)
     call: Call | None = None
     finished: Finished | None = None
 
