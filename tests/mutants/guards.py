@@ -27,6 +27,7 @@ from tests.mutants import (
     tenancy,
     texts,
     transport,
+    watching,
     web,
 )
 from tests.mutants.guard import Guard
@@ -53,6 +54,7 @@ GUARDS: tuple[Guard, ...] = (
     *hotpath.GUARDS,
     *metrics.GUARDS,
     *web.GUARDS,
+    *watching.GUARDS,
     *copies.GUARDS,
     *security.GUARDS,
     *repeats.GUARDS,
