@@ -139,7 +139,8 @@ def collecting() -> Iterator[Collector]:
     """It listens for as long as the block runs."""
     server = grpc.server(ThreadPoolExecutor(2))
     made = Collector()
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(made, server)
+    add: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
+    add(made, server)
     port = server.add_insecure_port("127.0.0.1:0")
     made.endpoint = f"http://127.0.0.1:{port}"
     server.start()
