@@ -75,13 +75,8 @@ def test_nothing_raises(parent: str, state: str) -> None:
 
 def test_headers() -> None:
     assert w3c.headers_of([]) == ("", "")
-    found: list[tuple[str, str | bytes]] = [
-        ("TraceParent", GOOD),
-        ("tracestate", "a=1"),
-        ("x", "y"),
-        ("TRACESTATE", "b=2"),
-        ("traceparent-bin", b"x"),
-    ]
+    found: list[tuple[str, str | bytes]] = [("TraceParent", GOOD), ("tracestate", "a=1"), ("x", "y")]
+    found += [("TRACESTATE", "b=2"), ("traceparent-bin", b"x")]
     assert w3c.headers_of(found) == (GOOD, "a=1,b=2")
     assert w3c.headers_of([("traceparent", GOOD), ("traceparent", GOOD)]) == ("", "")
 
