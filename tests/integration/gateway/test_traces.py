@@ -313,6 +313,6 @@ asyncio.run(main())
 
 
 def test_off_means_that_nothing_is_imported() -> None:
-    """Of the whole program an import contract says so: FastAPI, of the dashboards, imports OpenTelemetry's API itself."""
+    """Of the whole program an import contract says so: the dashboards have FastAPI, which imports the API by itself."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
