@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc.aio
 
+from lorry.api.admin_log import CALLER
 from lorry.api.status import bearer_token
 from lorry.errors import LorryError, Unauthenticated
 from lorry.registry import Caller, Snapshot, SnapshotSource
@@ -34,7 +35,9 @@ class Access:
         """Raises Unauthenticated or TenantSuspended; Unavailable where the registry does not answer."""
         key = bearer_token(context)
         snapshot = await (self._source.refresh() if self._known(key) else self._polled())
-        return snapshot.authenticate(key, time.time())
+        caller = snapshot.authenticate(key, time.time())
+        CALLER.set((caller.tenant_name, caller.principal))
+        return caller
 
     def _known(self, key: str) -> bool:
         """Whether the snapshot that is there would let it in. Raises Unauthenticated for what cannot be a key."""

@@ -132,7 +132,8 @@ class EngineConfig:
     """``spin_count``: how long an idle OpenMP thread spins before it sleeps, in libgomp's units. A little
     (about 10 us) lets a decode step's small products run without a wake-up each; a lot burns a core that
     others could use. ``drain_s``: how long live requests may go on after a signal. ``device``: ``cpu``, ``cuda`` (or
-    ``cuda:1``), or ``interpreter``, which runs the GPU's kernels on the CPU, slowly, for tests."""
+    ``cuda:1``), or ``interpreter``, which runs the GPU's kernels on the CPU, slowly, for tests. ``log_format`` and
+    ``log_level``: of the process' log, as of ``lorry.logs.set_up``."""
 
     base_dir: Path
     store: StoreConfig
@@ -146,6 +147,8 @@ class EngineConfig:
     watchdog: WatchdogConfig = WatchdogConfig()
     drain_s: float = 10.0
     device: str = "cpu"
+    log_format: Literal["text", "json"] = "text"
+    log_level: str = "info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,15 @@ class TlsConfig:
     def mutual(self) -> bool:
         """Certificates of clients are required."""
         return self.client_ca is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """Where traces go: an OTLP/gRPC collector at ``endpoint`` (``http://host:4317``, https for TLS). Of the traces that
+    begin here ``ratio`` are kept; a caller that sends a trace context decides for its own."""
+
+    endpoint: str
+    ratio: float = 1.0
 
 
 HTTP_PORT = 50080
@@ -191,7 +203,7 @@ class GatewayConfig:
     makes another; its calls go on, and are cut only after ``connection_age_grace_seconds`` (None: never). Without an
     age (None) it lasts.
 
-    ``metrics_tenants``: so many tenants, the largest, have metrics of their own."""
+    ``metrics_tenants``: so many tenants, the largest, have metrics of their own. ``traces``: None makes none."""
 
     host: str = "127.0.0.1"
     port: int = 50061
@@ -216,6 +228,7 @@ class GatewayConfig:
     staleness: Literal["strict", "available"] = "strict"
     staleness_seconds: float | None = None
     metrics_tenants: int = 20
+    traces: TraceConfig | None = None
     drain_seconds: float = 20.0
 
 
@@ -264,6 +277,7 @@ __all__ = [
     "StoreConfig",
     "TierConfig",
     "TlsConfig",
+    "TraceConfig",
     "WEB_PORT",
     "WatchdogConfig",
     "from_plain",

@@ -30,6 +30,7 @@ from tests.mutants import (
     tenancy,
     texts,
     transport,
+    watching,
     web,
 )
 from tests.mutants.guard import Guard
@@ -58,6 +59,7 @@ GUARDS: tuple[Guard, ...] = (
     *metrics.GUARDS,
     *web.GUARDS,
     *live.GUARDS,
+    *watching.GUARDS,
     *copies.GUARDS,
     *security.GUARDS,
     *repeats.GUARDS,

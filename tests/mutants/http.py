@@ -97,7 +97,7 @@ GUARDS = (
     Guard(
         "http_authenticates_before_it_reads",
         f"{HTTP}/app.py",
-        "        await self._generations.admission.authenticate(exchange)  # before anything of the body is read\n",
+        "            _, _, noted.caller = await self._generations.admission.authenticate(exchange)\n",
         "",
         (f"{WIRE}::test_bad_credentials_are_401_before_the_body_is_read",),
     ),

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from lorry.logs import JsonFormatter, TextFormatter, fields_of
+
 
 @dataclass
 class Said:
@@ -32,16 +34,22 @@ class Said:
         return found
 
 
+_FORMATTERS = {"json": JsonFormatter(), "text": TextFormatter()}
+
+
 class _Listener(logging.Handler):
     def __init__(self, said: Said) -> None:
         super().__init__(logging.DEBUG)
         self._said = said
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = f"{record.getMessage()}\n{record.args!r}"
+        text = f"{record.getMessage()}\n{record.args!r}\n{fields_of(record)!r}"
         if record.exc_info and record.exc_info[1] is not None:
             text += "".join(traceback.format_exception(record.exc_info[1]))
         self._said.hear(f"log {record.name} {record.levelname}", text)
+        if fields_of(record):
+            for kind, formatter in _FORMATTERS.items():
+                self._said.hear(f"{kind} line", formatter.format(record))
 
 
 @contextmanager

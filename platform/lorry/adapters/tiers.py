@@ -22,6 +22,7 @@ from lorry.errors import AdapterLoadFailed, Draining, LorryError, UnsupportedBas
 from lorry.histogram import LOAD_S, Histogram, Spread
 from lorry.ids import AdapterDigest, AdapterKey
 from lorry.layers.spec import DecoderSpec
+from lorry.logs import fields
 from lorry.residency.departures import Cause, Departure, departures
 from lorry.residency.host import Failed, Fetching, HostState, Ready
 from lorry.text import Tokenizer
@@ -322,10 +323,16 @@ class HostTierStore(Generic[I]):
                 f"adapter {ref.digest}: loading failed ({type(unforeseen).__name__}); see the engine's log",
                 metadata={"adapter": ref.digest},
             )
+        seconds = time.monotonic() - began
+        told = fields(digest=ref.digest, tier=tier, seconds=round(seconds, 6))
+        if error is None:
+            log.info("adapter fetched into host memory", extra=told)
+        else:
+            log.warning("adapter not fetched: %s: %s", error.reason, error, extra=told)
         with self._fetched:
             self._fetching.pop(ref.key)
             if made is not None:
-                self._loads[tier].observe(time.monotonic() - began)
+                self._loads[tier].observe(seconds)
             else:
                 self._failed_loads += 1
             self._fetched.notify_all()
@@ -404,6 +411,7 @@ class HostTierStore(Generic[I]):
                 break
             self._drop(key, Cause.ROOM)
             self._evictions += 1
+            log.info("adapter evicted from host memory", extra=fields(digest=key.digest, tier="host"))
         return True
 
     def _drop(self, key: AdapterKey, cause: Cause) -> _Held[I] | None:

@@ -54,6 +54,7 @@ from lorry.gateway.server import ExtraService, GatewayServer, build_server
 from lorry.gateway.texts import VersionTexts
 from lorry.gateway.tls import ServerTls, clear_warning
 from lorry.gateway.usage import UsageSpool
+from lorry.logs import LogFormat
 from lorry.registry import BaseFacts, Registry, UploadLimits
 from lorry.registry.external import check_peppers, open_registry, shown
 from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
@@ -92,6 +93,9 @@ class Settings:
     """Is said in their place."""
     host_bytes: int | None = None
     """Of adapters' images in host memory; None is TierConfig's."""
+    log_format: LogFormat = "text"
+    log_level: str = "info"
+    """Of the engine's log; this process' own is whoever's who started it."""
 
 
 class Platform:
@@ -306,6 +310,8 @@ class Platform:
             dtype=settings.dtype,
             device=settings.device,
             watchdog=settings.watchdog,
+            log_format=settings.log_format,
+            log_level=settings.log_level,
         )
         if settings.registry_url is not None:  # others on it have engines too
             port = settings.gateway.port or secrets.randbelow(1 << 16)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lorry import logs
 from lorry.cli.demo.run import demo_home
 from lorry.cli.elsewhere import Elsewhere, tls_of
 from lorry.cli.homes import Home
@@ -29,6 +30,7 @@ from lorry.engine.gpu.card import Card, look
 from lorry.engine.gpu.settings import derive_for_card, machine_memory
 from lorry.engine.settings import EngineSettings, ModelNumbers, derive
 from lorry.errors import FailedPrecondition
+from lorry.gateway.observe import trace_config
 from lorry.loops import settle
 from lorry_admin.web import WebConfig
 
@@ -39,11 +41,13 @@ _HOST_DEVICES = ("cpu", "interpreter")
 async def serve(options: argparse.Namespace, home: Path) -> int:
     """0 after a signal. An engine that ends by itself is started again meanwhile."""
     console = Console()
+    logs.set_up(options.log_format, options.log_level)
     own = demo_home(home) if options.demo else Home(home)
     if options.demo and not own.keys.exists():
         raise FailedPrecondition("--demo: there is no demo to serve yet; run `make demo` first")
     # First of all: whatever else there is to do is in vain where there is no such device, file or URL.
     elsewhere = Elsewhere.of(options)
+    trace_config(options.trace_endpoint, options.trace_ratio)
     card = None if options.device in _HOST_DEVICES else await asyncio.to_thread(look, options.device)
     base_dir = options.base
     if base_dir is None:
@@ -94,11 +98,14 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
             max_message_bytes=options.max_message,
             keepalive_seconds=options.keepalive,
             connection_age_seconds=options.connection_age,
+            traces=trace_config(options.trace_endpoint, options.trace_ratio),
         ),
         dtype=options.dtype,
         device=options.device,
         ops=OpsConfig(options.ops_host, options.ops_port, options.router_adapters),
         web=_web(options),
+        log_format=options.log_format,
+        log_level=options.log_level,
     )
     if card is None:
         chosen, memory = chosen_settings(options, base_dir), _memory(options)

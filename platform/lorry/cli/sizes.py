@@ -58,6 +58,17 @@ def part(text: str) -> float:
     return made
 
 
+def share(text: str) -> float:
+    """0 to 1, both too."""
+    try:
+        made = float(text)
+    except ValueError:
+        made = -1.0
+    if not 0.0 <= made <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part of all; give 0 to 1, as 0.1")
+    return made
+
+
 def port(text: str) -> int:
     """A TCP port; 0 is any."""
     if not text.isdecimal() or int(text) > 65535:
@@ -76,4 +87,4 @@ def seconds(text: str) -> float:
     return made
 
 
-__all__ = ["budget", "count", "fraction", "number", "part", "port", "seconds", "size"]
+__all__ = ["budget", "count", "fraction", "number", "part", "port", "seconds", "share", "size"]

@@ -13,6 +13,7 @@ import grpc.aio
 from lorry.api.status import error_from_rpc
 from lorry.client.prepared import Paged, Streamed, Unary
 from lorry.client.retry import Retry, Tries
+from lorry.client.tracing import trace_metadata
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class AsyncCaller:
         )
         while True:
             try:
-                running = made(call.request, timeout=tries.left_s, metadata=self._metadata)
+                running = made(call.request, timeout=tries.left_s, metadata=(*self._metadata, *trace_metadata()))
                 answer = await running
                 return call.pick(answer, await running.trailing_metadata() or ())
             except grpc.RpcError as error:
@@ -71,7 +72,7 @@ class AsyncCaller:
         made: Any = self._channel.unary_stream(
             call.method, request_serializer=_serialised, response_deserializer=call.answer.FromString
         )
-        return made(call.request, timeout=timeout_s, metadata=self._metadata)
+        return made(call.request, timeout=timeout_s, metadata=(*self._metadata, *trace_metadata()))
 
     async def stream(self, call: Streamed[T]) -> AsyncIterator[T]:
         """Tried again until its first message. Closing the iterator cancels the call."""

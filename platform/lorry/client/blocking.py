@@ -12,6 +12,7 @@ import grpc
 from lorry.api.status import error_from_rpc
 from lorry.client.prepared import Paged, Streamed, Unary
 from lorry.client.retry import Retry, Tries
+from lorry.client.tracing import trace_metadata
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,7 +49,9 @@ class BlockingCaller:
         )
         while True:
             try:
-                answer, ended = made.with_call(call.request, timeout=tries.left_s, metadata=self._metadata)
+                answer, ended = made.with_call(
+                    call.request, timeout=tries.left_s, metadata=(*self._metadata, *trace_metadata())
+                )
                 return call.pick(answer, ended.trailing_metadata() or ())
             except grpc.RpcError as error:
                 wait_s = tries.failed(error)
@@ -68,7 +71,7 @@ class BlockingCaller:
         made: Any = self._channel.unary_stream(
             call.method, request_serializer=_serialised, response_deserializer=call.answer.FromString
         )
-        return made(call.request, timeout=timeout_s, metadata=self._metadata)
+        return made(call.request, timeout=timeout_s, metadata=(*self._metadata, *trace_metadata()))
 
     def stream(self, call: Streamed[T]) -> Iterator[T]:
         """Tried again until its first message. Leaving the loop cancels the call."""

@@ -16,9 +16,13 @@ from lorry.engine.contract import EngineInfo
 from lorry.engine.process import CONFIG_STATUS, REFUSAL
 from lorry.engine.transport_grpc import GrpcEngineClient
 from lorry.errors import EngineUnavailable, Unavailable
+from lorry.logs import readable
 
-_SECRETS = frozenset({"LORRY_KEY_PEPPER", "LORRY_KV_SALT"})
-"""As ``lorry.registry.secretfiles`` names them; the engine knows no tenant's key."""
+_SECRETS = frozenset({
+    "LORRY_KEY_PEPPER", "LORRY_KV_SALT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+})  # fmt: skip
+"""As ``lorry.registry.secretfiles`` names them, as the engine knows no tenant's key; and what lets a gateway into its
+collector of traces."""
 _POLL_S = 0.1
 _TAIL_LINES = 12
 _TAIL_BYTES = 16 << 10
@@ -112,7 +116,7 @@ class EngineProcess:
         """The last lines of the log that this child wrote."""
         with suppress(FileNotFoundError), open(self._log_file, "rb") as log:
             log.seek(max(self._log_from, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
+            lines = [readable(line) for line in log.read().decode(errors="replace").splitlines()]
             return "\n".join(lines[-_TAIL_LINES:])
         return ""
 

@@ -14,6 +14,7 @@ from lorry.errors import AdapterLoadFailed, LorryError, SlotIntegrity
 from lorry.histogram import LOAD_S, Histogram
 from lorry.ids import BASE_SLOT, AdapterKey, ChunkId, Generation, PageId, SequenceId, SlotId
 from lorry.layers.extras import AdapterExtras
+from lorry.logs import fields
 from lorry.scheduler.plan import SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
 
 log = logging.getLogger(__name__)
@@ -155,6 +156,8 @@ class PlanRunner(ABC, Generic[E]):
                     lost.append(entry.adapter)
             self._adapters.unload(slot)
             self._ranks.pop(slot, None)
+            if entry is not None:
+                log.info("adapter unloaded from the device", extra=_of(entry.adapter, slot))
         return lost
 
     def _load_adapters(self, plan: StepPlan) -> list[tuple[SlotId, str]]:
@@ -167,8 +170,11 @@ class PlanRunner(ABC, Generic[E]):
                     raise AdapterLoadFailed(f"adapter {load.adapter}: its host copy is gone; try again")
                 self._adapters.load(load, image, plan.step)
                 self._ranks[load.slot] = image.rank
-                self.load_seconds.observe(self._clock() - began)
+                seconds = self._clock() - began
+                self.load_seconds.observe(seconds)
+                log.info("adapter loaded onto the device", extra=_of(load.adapter, load.slot, round(seconds, 6)))
             except LorryError as error:
+                log.warning("adapter not loaded: %s", error, extra=_of(load.adapter, load.slot))
                 self._adapters.unload(load.slot)
                 self._ranks.pop(load.slot, None)
                 self._discard(load.adapter)
@@ -201,6 +207,10 @@ class PlanRunner(ABC, Generic[E]):
 
     def _entry(self, step: SequenceStep) -> E | None:
         return self._adapters.entry(step.slot) if step.slot != BASE_SLOT else None
+
+
+def _of(adapter: AdapterKey, slot: SlotId, seconds: float | None = None) -> dict[str, dict[str, Any]]:
+    return fields(digest=adapter.digest, slot=slot, tier="host", seconds=seconds)
 
 
 __all__ = ["AdapterStorage", "Entry", "PlanRunner", "Results", "StepHandle"]

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lorry import logs
 from lorry.config import EngineConfig, from_plain
 from lorry.errors import LorryError
 from lorry.loops import run
@@ -33,7 +34,7 @@ FAULT_STATUS = 1
 CONFIG_STATUS = 78
 REFUSAL = "the engine cannot start: "
 """Stands before the reason in the log's last line."""
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lorry.engine.process")  # whose __name__ is __main__ in its process
 
 
 class _Ending:
@@ -148,9 +149,9 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m lorry.engine.process ADDRESS  (one line of JSON on standard input)", file=sys.stderr)
         return 2
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     line = sys.stdin.buffer.readline()
     config = from_plain(EngineConfig, json.loads(line))
+    logs.set_up(config.log_format, config.log_level)
     return run(serve(config, sys.argv[1]))
 
 

@@ -17,6 +17,7 @@ from lorry.engine.contract import EngineInfo
 from lorry.engine.launch import EngineProcess
 from lorry.engine.transport_grpc import GrpcEngineClient
 from lorry.errors import EngineUnavailable, LorryError
+from lorry.logs import fields
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +194,8 @@ class EngineSupervisor:
         self.client.suspend(self._down)
         await child.kill()
         self._status, self._tail = child.status, child.tail()
-        log.error("the engine %s\n%s", self._why, self._tail)
+        told = fields(replica=self._config.replica, pid=child.pid, status=child.status)
+        log.error("the engine %s\n%s", self._why, self._tail, extra=told)
 
     async def _start_again(self) -> None:
         while True:
@@ -212,6 +214,8 @@ class EngineSupervisor:
                 continue
             self.restarts += 1
             self._on_change(f"engine: warm again after {self._start_took_s:.1f} s")
+            told = fields(replica=self._config.replica, pid=self.pid, seconds=round(self._start_took_s, 3))
+            log.warning("the engine is warm again", extra=told)
             return
 
     async def _start_child(self) -> EngineInfo:

@@ -48,6 +48,14 @@ class Admitted:
     labels: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Noted:
+    """What is known of a request so far, whatever becomes of it: for whoever tells of its end."""
+
+    caller: Caller | None = None
+    resolution: Resolution | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """``now``: Unix seconds. ``max_tokens_cap``: most output tokens of one request, all choices together; None is the
@@ -89,18 +97,18 @@ class Admission:
             raise InvalidRequest.field(field, "empty; send the name of a model, ListModels has them")
         return snapshot.resolve(caller, model, sha256, self.now(), sticky)
 
-    async def admit(
-        self, message: pb.GenerateRequest, context: CallContext, met: Callable[[Caller], object] = lambda caller: None
-    ) -> Admitted:
-        """Raises whatever is wrong with the request; nothing has been asked of an engine then. ``met`` is told whose it
-        is, whatever is wrong with the rest."""
+    async def admit(self, message: pb.GenerateRequest, context: CallContext, noted: Noted | None = None) -> Admitted:
+        """Raises whatever is wrong with the request; nothing has been asked of an engine then. ``noted`` keeps what was
+        known by then."""
+        noted = noted or Noted()
         api_key, snapshot, caller = await self.authenticate(context)
-        met(caller)
+        noted.caller = caller
         require(caller, "generate")
         check_served(message)
         minted = RequestId(uuid.uuid4().hex)
         sticky = message.sticky_key or message.request_id or minted
         resolution = self.resolve(snapshot, caller, "model", message.model, message.expected_sha256, sticky)
+        noted.resolution = resolution
         quota_cap = None if self.limits is None else self.limits.check(caller.tenant, resolution.adapter_id)
         route = await self.routes.route(resolution.base)
         fields = check_fields(message, vocabulary_of(resolution, route), route.context_tokens)
@@ -187,4 +195,4 @@ def vocabulary_of(resolution: Resolution, route: Route) -> int:
     return max(known, resolution.vocabulary or 0)
 
 
-__all__ = ["Admission", "Admitted", "vocabulary_of"]
+__all__ = ["Admission", "Admitted", "Noted", "vocabulary_of"]

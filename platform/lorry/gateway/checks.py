@@ -87,7 +87,7 @@ class Violations:
 def check_fields(request: pb.GenerateRequest, vocabulary: int, context_tokens: int = CONTEXT_MAX) -> CheckedFields:
     """Raises InvalidRequest naming each field that is out of its range, its value and what to send instead."""
     bad = Violations()
-    if request.request_id and not _REQUEST_ID.fullmatch(request.request_id):
+    if request.request_id and not is_request_id(request.request_id):
         bad.add("request_id", f"{request.request_id[:80]!r}; use 1 to 128 of A-Z a-z 0-9 . _ : - or leave it empty")
     _check_input(request, vocabulary, context_tokens, bad)
     sampling = _sampling(request.sampling, vocabulary, bad)
@@ -274,6 +274,11 @@ def _seconds(duration: Duration) -> float:
     return duration.seconds + duration.nanos / 1e9
 
 
+def is_request_id(text: str) -> bool:
+    """Whether a client may call a request so."""
+    return _REQUEST_ID.fullmatch(text) is not None
+
+
 __all__ = [
     "BIASES_MAX",
     "BIAS_MAX",
@@ -295,4 +300,5 @@ __all__ = [
     "Violations",
     "check_fields",
     "check_text",
+    "is_request_id",
 ]

@@ -11,6 +11,15 @@ from lorry.errors import DeadlineExceeded, LorryError
 class CallContext(Protocol):
     """One call of one client. Belongs to one event loop."""
 
+    @property
+    def transport(self) -> str:
+        """``grpc`` or ``http``."""
+        ...
+
+    def trace_headers(self) -> tuple[str, str]:
+        """What the client sent as W3C ``traceparent`` and ``tracestate``, as it came; "" for none."""
+        ...
+
     def api_key(self) -> str:
         """Raises Unauthenticated where the call does not carry exactly one."""
         ...

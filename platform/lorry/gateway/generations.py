@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -11,13 +12,14 @@ from lorry.api.v1 import generate_pb2 as pb
 from lorry.engine.contract import Finished
 from lorry.errors import Draining, LorryError, ProvenanceMismatch
 from lorry.gateway import wire
-from lorry.gateway.admission import Admission, Admitted
+from lorry.gateway.admission import Admission, Admitted, Noted
 from lorry.gateway.calls import Call, Calls
+from lorry.gateway.checks import is_request_id
 from lorry.gateway.context import CallContext
 from lorry.gateway.counters import GatewayCounters
+from lorry.gateway.observe import Ended, Watch, ended_request
 from lorry.gateway.pieces import Merger
-from lorry.registry.authz import Caller
-from lorry.registry.fleet.desk import NAME_MAX, EndedRequest, RecentRequests
+from lorry.registry.fleet.desk import RecentRequests
 
 DELTA_TOKENS_MAX = 1024
 """Tokens of one message, so that what piled up for a slow reader fits what clients take."""
@@ -36,9 +38,13 @@ class Generation:
         calls: Calls,
         counters: GatewayCounters,
         draining: bool,
-        recent: RecentRequests,
-        now: Callable[[], float],
+        tell: Callable[[Ended], object],
     ) -> None:
+        self._began = asyncio.get_running_loop().time()
+        self._noted = Noted()
+        self._call: Call | None = None
+        self._finished: Finished | None = None
+        self._tell = tell
         self._message = message
         self._context = context
         self._admission = admission
@@ -46,11 +52,6 @@ class Generation:
         self._counters = counters
         self._draining = draining
         self._admitted: Admitted | None = None
-        self._recent = recent
-        self._now = now
-        self._began = now()
-        self._caller: Caller | None = None
-        self._call: Call | None = None
 
     @property
     def admitted(self) -> Admitted:
@@ -60,15 +61,17 @@ class Generation:
 
     async def whole(self) -> pb.GenerateResponse:
         """Raises the LorryError that refused or ended it."""
-        async with self._counted():
+        async with self._counted(stream=False):
             admitted = await self._admit()
             async with self._calls.open(admitted, self._context) as call:
-                self._call, whole = call, Merger()
+                self._call = call
+                whole = Merger()
                 while True:
                     batch = await call.next()
                     for piece in batch.pieces:
                         whole.add(piece.choice, piece.token_ids, piece.text, piece.logprobs)
                     if batch.finished is not None:
+                        self._finished = batch.finished
                         await self._calls.settle(call, batch.finished)
                         return wire.response(
                             admitted.answer, call.relay.started, whole.take(), batch.finished, call.ledger_id
@@ -78,10 +81,11 @@ class Generation:
         """StreamStart, Deltas, StreamEnd; or the LorryError that refused or ended it, at any point. Never ends without
         one of both. Nothing comes before the engine's first token, so what is refused may be sent again; the bill is
         durable before StreamEnd comes. Close it."""
-        async with self._counted():
+        async with self._counted(stream=True):
             admitted = await self._admit()
             async with self._calls.open(admitted, self._context) as call:
-                self._call, begun, finished, held = call, False, None, dict[int, int]()
+                self._call = call
+                begun, finished, held = False, None, dict[int, int]()
                 while finished is None:
                     batch = await call.next()
                     finished, checked = batch.finished, True
@@ -99,6 +103,7 @@ class Generation:
                         call.handed += tokens
                         checked = False
                         yield delta
+                self._finished = finished
                 await self._calls.settle(call, finished)
                 yield wire.end(admitted.answer, call.relay.started, finished, call.ledger_id)
 
@@ -106,14 +111,14 @@ class Generation:
         if self._draining:
             raise Draining("this gateway is going down; send the request again", retry_after_s=1.0)
         try:
-            self._admitted = await self._admission.admit(self._message, self._context, self._meet)
+            self._admitted = await self._admission.admit(self._message, self._context, self._noted)
         except ProvenanceMismatch:
             self._counters.provenance_mismatches += 1
             raise
         return self._admitted
 
     @asynccontextmanager
-    async def _counted(self) -> AsyncIterator[None]:
+    async def _counted(self, stream: bool) -> AsyncIterator[None]:
         outcome = "CANCELLED"
         try:
             yield
@@ -126,55 +131,38 @@ class Generation:
             raise
         finally:
             self._counters.outcomes[outcome] += 1
-            self._recent.note(self._ended(outcome))
-
-    def _meet(self, caller: Caller) -> None:
-        self._caller = caller
-
-    def _ended(self, outcome: str) -> EndedRequest:
-        admitted, caller, call = self._admitted, self._caller, self._call
-        started = call.relay.started if call is not None and call.relay.answers else None
-        finished = None if call is None else call.relay.finished
-        resolution = None if admitted is None else admitted.resolution
-        return EndedRequest(
-            request_id=(self._message.request_id if admitted is None else admitted.answer.request_id)[:NAME_MAX],
-            tenant="" if caller is None else caller.tenant,
-            tenant_name="" if caller is None else caller.tenant_name,
-            model=self._message.model[:NAME_MAX],
-            version="" if resolution is None else resolution.version_name,
-            adapter_sha256="" if resolution is None else resolution.sha256,
-            outcome=outcome,
-            replica="" if started is None else started.provenance.replica,
-            started_at=self._began,
-            ended_at=self._now(),
-            queue_s=None if started is None else started.queue_s,
-            adapter_load_s=None if started is None else started.adapter_load_s,
-            prefill_s=None if finished is None else finished.prefill_s,
-            ttft_s=None if finished is None else finished.ttft_s,
-            decode_s=None if finished is None else finished.decode_s,
-            prompt_tokens=0 if admitted is None else admitted.answer.prompt_tokens,
-            output_tokens=_output_of(call, finished),
-        )
-
-
-def _output_of(call: Call | None, finished: Finished | None) -> int:
-    if finished is not None:
-        return finished.output_tokens
-    return 0 if call is None else call.handed
+            self._tell(
+                Ended(
+                    self._context,
+                    outcome,
+                    self._began,
+                    asyncio.get_running_loop().time(),
+                    self._noted,
+                    self._message,
+                    self._message.request_id if is_request_id(self._message.request_id) else "",
+                    stream,
+                    self._admitted,
+                    self._call,
+                    self._finished,
+                )
+            )
 
 
 class Generations:
-    """Begins generations, for all transports of one gateway. ``draining``: new ones are refused."""
+    """Begins generations, for all transports of one gateway. ``draining``: new ones are refused. ``watch`` hears how
+    each of them ended."""
 
     def __init__(
         self,
         admission: Admission,
         calls: Calls,
         counters: GatewayCounters,
+        watch: Watch | None = None,
         recent: RecentRequests | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """``recent``: where what failed or took long is remembered."""
+        self.watch = watch or Watch()
         self._recent = recent or RecentRequests(now)
         self._now = now
         self.admission = admission
@@ -183,26 +171,24 @@ class Generations:
         self.draining = False
 
     @contextmanager
-    def refusals(self) -> Iterator[None]:
+    def refusals(self, context: CallContext, request_id: str) -> Iterator[Noted]:
         """What a transport refuses in the block, before it begins a generation, counts as the end of one."""
+        clock, noted = asyncio.get_running_loop().time, Noted()
+        began = clock()
         try:
-            yield
+            yield noted
         except LorryError as error:
             self._counters.outcomes[error.reason] += 1
+            self.watch.tell(Ended(context, error.reason, began, clock(), noted, request_id=request_id))
             raise
 
     def begin(self, message: pb.GenerateRequest, context: CallContext) -> Generation:
         """Nothing is checked before its answer is asked for."""
-        return Generation(
-            message,
-            context,
-            self.admission,
-            self._calls,
-            self._counters,
-            self.draining,
-            self._recent,
-            self._now,
-        )
+        return Generation(message, context, self.admission, self._calls, self._counters, self.draining, self._tell)
+
+    def _tell(self, ended: Ended) -> None:
+        self.watch.tell(ended)
+        self._recent.note(ended_request(ended, self._now()))
 
 
 __all__ = ["DELTA_TOKENS_MAX", "Event", "Generation", "Generations"]

@@ -15,6 +15,7 @@ from lorry.gateway.pieces import Merger, Piece
 from lorry.gateway.provenance import Expected
 from lorry.gateway.ticker import Ticker
 from lorry.ids import RequestId
+from lorry.logs import fields
 from lorry.request import TokenLogprobs
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,10 @@ class Relay:
         self._error: LorryError | None = None
         self._ready_since: float | None = None
         self._feed: Feed | None = None
+        self.submitted_at: float | None = None
+        """Of the loop's clock: when the engine was asked; None before."""
+        self.answered_at: float | None = None
+        """And when it had stated what it runs, with its first token."""
 
     @property
     def started(self) -> Started:
@@ -93,6 +98,7 @@ class Relay:
 
     def start(self) -> None:
         """Submits the request; how it went is what ``next`` tells."""
+        self.submitted_at = self._loop.time()
         try:
             self._feed = self._engine.feed(self._request, self)
         except LorryError as error:
@@ -173,7 +179,10 @@ class Relay:
             self._feed.stop()
 
     def _break(self) -> None:
-        _log.exception("request %s failed between gateway and engine", self._request.request_id)
+        request_id = self._request.request_id
+        _log.exception(
+            "request %s failed between gateway and engine", request_id, extra=fields(engine_request_id=request_id)
+        )
         self._refuse(InternalError(f"request {self._request.request_id} failed; the gateway's log says how"))
 
     def _begin(self, event: Started) -> None:
@@ -181,6 +190,7 @@ class Relay:
         wanted = self._request.output.prompt_logprobs is not None
         _check_logprobs(event.prompt_logprobs, self._request.prompt[1:] if wanted else (), "the prompt")
         self._started = event
+        self.answered_at = self._loop.time()
 
     def _take(self, event: Tokens) -> None:
         if self._started is None:

@@ -18,6 +18,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from lorry.api.admin_log import AdminLogInterceptor
 from lorry.api.status import ErrorInterceptor
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.config import GatewayConfig
@@ -35,6 +36,7 @@ from lorry.gateway.limits import Limits
 from lorry.gateway.live import LiveCalls
 from lorry.gateway.metrics import CountedUsage, Watched
 from lorry.gateway.models import Models
+from lorry.gateway.observe import Watch, open_watch
 from lorry.gateway.ports import SnapshotSource, UsageSink
 from lorry.gateway.refusals import RefusalInterceptor
 from lorry.gateway.relay import Pace
@@ -82,7 +84,9 @@ class GatewayServer:
         limits: Limits,
         tls: ServerTls | None,
         watched: Watched,
+        watch: Watch,
     ) -> None:
+        self._watch = watch
         self._server = server
         self._tls = tls
         self._config = config
@@ -121,7 +125,8 @@ class GatewayServer:
 
     async def stop(self, grace: float | None = None) -> None:
         """Drains: health NOT_SERVING, new generations refused (`DRAINING`), running ones have ``grace`` seconds
-        (default: the config's ``drain_seconds``) or until ``hurry``, then the rest is cancelled."""
+        (default: the config's ``drain_seconds``) or until ``hurry``, then the rest is cancelled. Traces that wait for
+        their collector have what is left of that time, a second at least."""
         self._stopping = self._generations.draining = True
         for task in self._tasks[-1:]:
             task.cancel()
@@ -136,6 +141,7 @@ class GatewayServer:
         left = 0.0 if self._hurry.is_set() else max(0.0, until - loop.time())
         await asyncio.gather(self._server.stop(left), *([] if self.http is None else [self.http.stop(left)]))
         await ended(*self._tasks)
+        await self._watch.close(0.0 if self._hurry.is_set() else until - loop.time())
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -249,17 +255,15 @@ def build_server(
     admission = Admission(source, routes, pool, now, salts, config.max_tokens_cap, texts, staleness, limits, counters)
     calls, desk = Calls(live, routes, usage, counters, pace, now, limits), desk or GatewayDesk()
     desk.bind(calls, live, limits)
-    generations = Generations(admission, calls, counters, desk.recent, now)
-    models = Models(admission)
     server = grpc.aio.server(
         interceptors=[
             ErrorInterceptor(),
+            AdminLogInterceptor(),
             EmptyStreamInterceptor(counters),
             RefusalInterceptor(counters, [service.name for service in extra]),
         ],
         options=channel_options(config),
     )
-    generate_pb2_grpc.add_GenerateServiceServicer_to_server(GenerateServicer(generations, models), server)
     for service in extra:
         service.add(server)
     health_servicer: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # set on import
@@ -276,6 +280,10 @@ def build_server(
             server.add_insecure_port(private)
     except RuntimeError as error:
         raise Unavailable(f"port: {address} cannot be bound: {error}; choose another with --port") from error
+    watch = open_watch(config.traces, f"{config.host}:{port}")
+    generations = Generations(admission, calls, counters, watch, desk.recent, now)
+    models = Models(admission)
+    generate_pb2_grpc.add_GenerateServiceServicer_to_server(GenerateServicer(generations, models), server)
     http = None
     if config.http_port is not None:
         http = partial(HttpServer, config, config.http_port, generations, models, counters, stall_seconds, tls=tls)
@@ -293,7 +301,8 @@ def build_server(
         http,
         limits,
         tls,
-        Watched(counters, usage, source, live, limits, time.time()),
+        Watched(counters, usage, source, live, limits, time.time(), watch.counts),
+        watch,
     )
 
 

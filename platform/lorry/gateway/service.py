@@ -19,6 +19,7 @@ from lorry.api.v1 import generate_pb2_grpc
 from lorry.errors import InvalidRequest, LorryError
 from lorry.gateway.generations import Generations
 from lorry.gateway.models import Models
+from lorry.gateway.observe.w3c import headers_of
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1000
@@ -30,6 +31,8 @@ _NO_DEADLINE_S = 365 * 24 * 3600.0
 class GrpcContext:
     """An RPC as ``lorry.gateway.context.CallContext``. Made in the task that handles it."""
 
+    transport = "grpc"
+
     def __init__(self, context: Context) -> None:
         self._context = context
         self._task = asyncio.current_task()
@@ -37,6 +40,9 @@ class GrpcContext:
 
     def api_key(self) -> str:
         return bearer_token(self._context)
+
+    def trace_headers(self) -> tuple[str, str]:
+        return headers_of(self._context.invocation_metadata() or ())
 
     def seconds_left(self) -> float | None:
         left = self._context.time_remaining()  # type: ignore[no-untyped-call, unused-ignore]  # by the stubs installed

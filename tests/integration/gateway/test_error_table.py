@@ -48,7 +48,7 @@ def refused(error: LorryError) -> Callable[[World], None]:
         real = here.gateway._generations.admission
 
         class Refusing:
-            async def admit(self, message: Any, context: Any) -> Any:
+            async def admit(self, message: Any, context: Any, noted: Any = None) -> Any:
                 raise error
 
             def __getattr__(self, name: str) -> Any:

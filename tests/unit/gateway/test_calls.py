@@ -25,11 +25,16 @@ from tests.unit.engine_contract.fakes import bench_of, fake_engine
 class _Context:
     """A call without a transport."""
 
+    transport = "none"
+
     def __init__(self) -> None:
         self.done: list[Callable[[], object]] = []
 
     def api_key(self) -> str:
         raise AssertionError("it was admitted already")
+
+    def trace_headers(self) -> tuple[str, str]:
+        return "", ""
 
     def seconds_left(self) -> float | None:
         return None

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from lorry.cli.commands.parsing import Commands, home_of
-from lorry.cli.sizes import budget, count, fraction, number, part, port, seconds, size
+from lorry.cli.sizes import budget, count, fraction, number, part, port, seconds, share, size
 from lorry.config import HTTP_PORT, WEB_PORT, GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig
+from lorry.logs import FORMATS, LEVELS
 
 DTYPES = ("bfloat16", "float16", "float32")
 DERIVED = {
@@ -110,9 +111,36 @@ def _serve(commands: Commands) -> None:
     serve.add_argument("--metrics-tenants", type=number, default=defaults.metrics_tenants, metavar="N", help=tenants)
     adapters = "most names of adapters that /metrics/router lists (default: %(default)s, none)"
     serve.add_argument("--router-adapters", type=number, default=ops.router_adapters, metavar="N", help=adapters)
+    _watching(serve)
     _transport(serve, defaults)
     _elsewhere(serve)
     serve.set_defaults(run=_run_serve)
+
+
+def _watching(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default=FORMATS[0],
+        help="a log's line for people, or JSON (default: %(default)s)",
+    )
+    serve.add_argument(
+        "--log-level", choices=LEVELS, default="info", help="what is said at least (default: %(default)s)"
+    )
+    serve.add_argument(
+        "--trace-endpoint",
+        default=None,
+        metavar="URL",
+        help="send OpenTelemetry traces to the OTLP/gRPC collector there, as http://127.0.0.1:4317 (default: "
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT, or no traces)",
+    )
+    serve.add_argument(
+        "--trace-ratio",
+        type=share,
+        default=None,
+        metavar="F",
+        help="so many of the traces that begin here are kept (default: OTEL_TRACES_SAMPLER_ARG, or 1)",
+    )
 
 
 def _transport(serve: argparse.ArgumentParser, defaults: GatewayConfig) -> None:

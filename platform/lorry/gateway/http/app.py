@@ -133,10 +133,11 @@ class OpenAiApp:
         read: Callable[[Mapping[str, Any], str], Wanted],
         form: Callable[[Wanted, Spellings | None], Form],
     ) -> None:
-        with self._generations.refusals():
+        with self._generations.refusals(exchange, exchange.request_id) as noted:
             if self._generations.draining:
                 raise Draining("this gateway is going down; send the request again", retry_after_s=1.0)
-            await self._generations.admission.authenticate(exchange)  # before anything of the body is read
+            # Before anything of the body is read.
+            _, _, noted.caller = await self._generations.admission.authenticate(exchange)
             found = await exchange.read_json(self._config.max_message_bytes, self._config.http_receive_seconds)
             wanted = read(found, exchange.request_id)
         generation = self._generations.begin(wanted.message, exchange)

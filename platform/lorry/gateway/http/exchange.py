@@ -11,6 +11,7 @@ from typing import Any
 from lorry.api.status import bearer_token_of
 from lorry.errors import InvalidRequest, LorryError
 from lorry.gateway.http import body, errors
+from lorry.gateway.observe.w3c import headers_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -40,6 +41,8 @@ class Stalled(Exception):
 class Exchange:
     """Made in the task that handles the request. ``request_id`` is the client's ``x-request-id`` or minted; every
     answer carries it. ``stall_seconds``: how long one write may wait for its reader."""
+
+    transport = "http"
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, minted: str, stall_seconds: float) -> None:
         self.method: str = scope["method"]
@@ -72,6 +75,9 @@ class Exchange:
 
     def api_key(self) -> str:
         return bearer_token_of((name.decode("latin-1"), value.decode("latin-1")) for name, value in self.headers)
+
+    def trace_headers(self) -> tuple[str, str]:
+        return headers_of((name.decode("latin-1"), value.decode("latin-1")) for name, value in self.headers)
 
     def seconds_left(self) -> float | None:
         return None if self._deadline is None else self._deadline - self._loop.time()

@@ -132,6 +132,13 @@ INTER_TOKEN = _histogram(
     "gateway_inter_token_seconds", "seconds", INTER_TOKEN_S, "Of billed requests: between tokens, a request's mean."
 )
 DURATION = _histogram("gateway_e2e_seconds", "seconds", DURATION_S, "Of billed requests: from admission to their end.")
+TRACES = _counter(
+    "gateway_traces",
+    "generations",
+    "With a sampled trace, by result: exported, dropped (no room in the queue, or no time left at the end), failed "
+    "(the collector did not take it). No request waits for any of it. All 0 where traces are off.",
+    "result",
+)
 GATEWAY_STARTED = _gauge("gateway_start_time_seconds", "Unix seconds", "When the counts of this gateway began.")
 GATEWAY_BUILD = _gauge("gateway_build_info", "1", "Release of the gateway.", "version")
 
@@ -276,7 +283,7 @@ SECTIONS = (
         "inter-token and end-to-end times are those of the usage rollups.",
         (
             REQUESTS, SHED, ABORTS, STALLS, CUT, EMPTY, PROVENANCE, PINS, AUTH, ADMIN_AUTH, INFLIGHT, QUEUED, DRAINING,
-            EPOCH, AGE, LAG, BILLED, TOKENS, QUEUE, TTFT, INTER_TOKEN, DURATION, GATEWAY_STARTED, GATEWAY_BUILD,
+            EPOCH, AGE, LAG, BILLED, TOKENS, QUEUE, TTFT, INTER_TOKEN, DURATION, TRACES, GATEWAY_STARTED, GATEWAY_BUILD,
         ),
     ),
     Section(

@@ -23,6 +23,7 @@ from lorry.gateway.metrics import catalog as m
 from lorry.gateway.metrics.billing import CountedUsage
 from lorry.gateway.metrics.families import Families
 from lorry.gateway.metrics.tenants import OTHER
+from lorry.gateway.observe.sender import TraceCounts
 from lorry.gateway.ports import SnapshotSource
 from lorry.histogram import Histogram
 from lorry.ids import TenantId
@@ -41,6 +42,7 @@ class Watched:
     live: LiveCalls
     limits: Limits
     started_at: float
+    traces: TraceCounts
 
 
 def gateway_families(found: Families, watched: Watched, draining: bool, lag: Histogram | None) -> None:
@@ -66,6 +68,8 @@ def gateway_families(found: Families, watched: Watched, draining: bool, lag: His
     found.add(m.DRAINING, draining)
     found.add(m.EPOCH, watched.source.current().epoch)
     found.add(m.AGE, watched.source.age())
+    traces = watched.traces
+    found.add_all(m.TRACES, {"exported": traces.exported, "dropped": traces.dropped, "failed": traces.failed})
     found.add(m.GATEWAY_STARTED, watched.started_at)
     found.add(m.GATEWAY_BUILD, 1, lorry.__version__)
     if lag is not None:
