@@ -83,6 +83,7 @@ CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = 
     ("preload_version", "PreloadAdapterVersion", (VERSION,), {"wait_s": 1.5}, {"name": VERSION, "wait": "1.500s"}),
     ("evict_version", "EvictAdapterVersion", (VERSION,), {}, {"name": VERSION}),
     ("get_residency", "GetResidency", (VERSION,), {}, {"name": VERSION}),
+    ("list_residency", "ListResidency", ("acme",), {}, {"parent": "tenants/acme", "pageSize": 1000}),
     (
         "set_alias",
         "SetAlias",
@@ -192,6 +193,13 @@ CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = 
             "format": "USAGE_FORMAT_JSONL",
         },
     ),
+    (
+        "list_recent_requests",
+        "ListRecentRequests",
+        ("acme",),
+        {"slow": True, "page_size": 5},
+        {"parent": "tenants/acme", "kind": "RECENT_KIND_SLOW", "pageSize": 5},
+    ),
     ("list_audit_events", "ListAuditEvents", ("acme",), {}, {"parent": "tenants/acme", "pageSize": 1000}),
     (
         "verify_audit",
@@ -240,6 +248,8 @@ CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = 
     ("get_replica", "GetReplica", ("replicas/r",), {}, {"name": "replicas/r"}),
     ("drain_replica", "DrainReplica", ("replicas/r",), {}, {"name": "replicas/r"}),
     ("undrain_replica", "UndrainReplica", ("replicas/r",), {}, {"name": "replicas/r"}),
+    ("list_engine_memory", "ListEngineMemory", (), {}, {}),
+    ("list_waiting_requests", "ListWaitingRequests", (7,), {}, {"pageSize": 7}),
 ]
 MINTED = {
     "CreateAdapter",
