@@ -16,6 +16,7 @@ from lorry import logs
 from lorry.cli.homes import Home
 from lorry.cli.platform import Platform, Settings
 from lorry.config import GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig, StoreConfig, TraceConfig
+from lorry.loops import run
 
 
 def settings(home: Path, base_dir: Path, tiny: bool, endpoint: str | None) -> Settings:
@@ -58,7 +59,7 @@ def main() -> None:
     (home / "objects").mkdir(parents=True, exist_ok=True)
     with open(home / "gateway.log", "a", encoding="utf-8") as log:
         logs.set_up("json", "error" if told["endpoint"] is None else "info", log)
-        asyncio.run(serve(settings(home, Path(told["base"]), told["tiny"], told["endpoint"])))
+        run(serve(settings(home, Path(told["base"]), told["tiny"], told["endpoint"])))
 
 
 if __name__ == "__main__":
