@@ -4,8 +4,8 @@ against none of it.
 Each run is a platform of its own on one home, gateway and engine: started, warmed up, then so many clients at once
 with the same requests as every other run. What is counted is the processor time that both processes took from the first
 request until all traces were sent, over the tokens of the answers; not the wall clock's, so that what else the machine
-does weighs little. Each pair has a watched and an unwatched run, by turns the one and the other first. The ratio is the geometric
-mean over the pairs, with the 95% interval of 10,000 bootstrap samples of pairs.
+does weighs little. Each pair has a watched and an unwatched run, by turns the one and the other first. The ratio is the
+geometric mean over the pairs, with the 95% interval of 10,000 bootstrap samples of pairs.
 """
 
 from __future__ import annotations
