@@ -68,7 +68,7 @@ contracts: venv ## the one way down of imports
 	$(BIN)/lint-imports --no-cache
 
 test: model ## run the tests (ARGS="tests/unit -k name" for some of them)
-	$(PYTEST) -m "not soak" -n $(WORKERS) --dist loadgroup --durations=10 $(ARGS)
+	$(PYTEST) -m "not soak" -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=10 $(ARGS)
 
 soak: model ## run the full size of the tests that have a small one
 	$(PYTEST) -m soak --durations=0 $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -167,7 +168,7 @@ def _y(value: float, top: float) -> float:
 
 def _ceiling(value: float) -> float:
     """The next of 1, 2, 5 times a power of ten, twice of which is even: axes read well."""
-    if value <= 0:
+    if value < sys.float_info.min:
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))
     return next(unit * step for step in (1, 2, 4, 6, 8, 10) if unit * step >= value * 0.999999)

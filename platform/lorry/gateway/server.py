@@ -195,7 +195,11 @@ class GatewayServer:
             "live_calls": len(self.live),
             "calls": calls,
             "limits": self._limits.state(),
-            "counters": counters | {"outcomes": dict(self.counters.outcomes)},
+            "counters": counters
+            | {
+                "outcomes": dict(self.counters.outcomes),
+                "admin_refusals": {" ".join(name): count for name, count in self.counters.admin_refusals.items()},
+            },
         }
 
     async def _report_engines(self) -> None:

@@ -89,7 +89,7 @@ class Stepper:
     def __init__(self, parts: EngineParts, engine: EngineClient) -> None:
         self._core, self._engine, self._plan = parts.core, engine, parts.scheduler.plan
         self._left = 0
-        parts.scheduler.plan = self._make  # type: ignore[method-assign]
+        parts.scheduler.plan = self._make  # type: ignore[method-assign]  # to look at each plan
 
     def _make(self) -> StepPlan | None:
         if not self._left:

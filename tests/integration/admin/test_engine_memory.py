@@ -136,7 +136,7 @@ async def test_loads_in_flight_are_listed_with_their_place(
         asyncio.run_coroutine_threadsafe(go.wait(), loop).result(20)
         return load(ref)
 
-    copies._load = slow  # type: ignore[attr-defined]
+    copies._load = slow  # type: ignore[attr-defined]  # of the real tier
     tasks = []
     try:
         async with operators(tmp_path) as here, over_the_wire(engine, tmp_path) as wire:

@@ -260,6 +260,10 @@ CALLS: list[tuple[str, Any, str]] = [
         "owner",
     ),
     ("GetResidency", adapter_pb.GetResidencyRequest(name="tenants/anna/adapters/a/versions/1"), "owner"),
+    ("ListResidency", adapter_pb.ListResidencyRequest(parent="tenants/anna"), "owner"),
+    ("ListRecentRequests", pb.ListRecentRequestsRequest(parent="tenants/anna"), "owner"),
+    ("ListEngineMemory", fleet_pb.ListEngineMemoryRequest(), "admin"),
+    ("ListWaitingRequests", fleet_pb.ListWaitingRequestsRequest(), "admin"),
     (
         "SetQuota",
         pb.SetQuotaRequest(parent="tenants/anna", limits=pb.QuotaLimits(concurrency=1)),

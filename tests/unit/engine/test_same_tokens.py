@@ -58,6 +58,16 @@ PENALISED = SamplingParams(
     logit_bias=((5, 2.0), (9, -3.0)),
 )
 KINDS = {"greedy": GREEDY, "sampled": SAMPLED, "penalised": PENALISED}
+OFTEN = {
+    *(("llama", kind) for kind in KINDS),
+    *zip(("llama3_rope", "linear_rope", "mistral", "qwen2", "qwen3"), ("sampled", "penalised") * 3, strict=False),
+}
+"""Every family and every kind; the soak has every pair."""
+PAIRS = [
+    pytest.param(family, kind, marks=() if (family, kind) in OFTEN else pytest.mark.soak)
+    for family in FAMILIES
+    for kind in KINDS
+]
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,7 @@ async def alone(world: World, sampling: SamplingParams) -> dict[tuple[int, bool]
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("world", "kind"), PAIRS, indirect=["world"])
 async def test_whatever_happens_around_it(world: World, kind: str) -> None:
     sampling = KINDS[kind]
     want = await alone(world, sampling)
