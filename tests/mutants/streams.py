@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.guard import Guard
 
-FAULTS = "tests/integration/gateway/test_faults.py"
+EMPTY = "tests/integration/gateway/test_empty_streams.py"
 LEDGER = "tests/unit/gateway/test_ledger.py"
 
 GUARDS = (
@@ -13,7 +13,7 @@ GUARDS = (
         "platform/lorry/gateway/interceptors.py",
         '            if seen.last is None or seen.last.WhichOneof("event") != "end":\n',
         "            if False:\n",
-        (f"{FAULTS}::test_the_interceptor_makes_an_empty_stream_an_error",),
+        (f"{EMPTY}::test_the_interceptor_makes_an_empty_stream_an_error",),
     ),
     Guard(
         "a_full_batch_is_not_the_last",

@@ -16,7 +16,8 @@ from lorry.adapters.image.build import DeviceImage, image_builder
 from lorry.adapters.image.source import BaseWeights, no_base
 from lorry.adapters.manifest import AdapterRef, files_digest, scan_directory
 from lorry.adapters.plan import AdapterPlan
-from lorry.adapters.tiers import Build, HostImage, TierSight
+from lorry.adapters.tier_views import HostImage, TierSight
+from lorry.adapters.tiers import Build
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.errors import AdapterLoadFailed, AdapterObjectMissing
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope

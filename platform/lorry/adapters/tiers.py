@@ -6,20 +6,21 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lorry.adapters.disk import DiskTier
 from lorry.adapters.manifest import AdapterRef
 from lorry.adapters.plan import AdapterPlan
 from lorry.adapters.store import ObjectStore
+from lorry.adapters.tier_views import HostImage, LoadUnderWay, TierCounts, TierSight
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.config import TierConfig
 from lorry.errors import AdapterLoadFailed, Draining, LorryError, UnsupportedBase
-from lorry.histogram import LOAD_S, Histogram, Spread
+from lorry.histogram import LOAD_S, Histogram
 from lorry.ids import AdapterDigest, AdapterKey
 from lorry.layers.spec import DecoderSpec
 from lorry.logs import fields
@@ -29,27 +30,6 @@ from lorry.text import Tokenizer
 
 log = logging.getLogger(__name__)
 _MAX_FAILURES_KEPT = 1024
-
-
-class HostImage(Protocol):
-    """What the host tier needs to know of an image (``lorry.adapters.image.build.DeviceImage`` is one)."""
-
-    @property
-    def digest(self) -> AdapterDigest: ...
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def extra_bytes(self) -> int: ...
-
-    @property
-    def chunk_count(self) -> int | None:
-        """Adapter chunks of the device; None: as many as the rank asks for."""
-        ...
-
-    @property
-    def nbytes(self) -> int: ...
 
 
 I = TypeVar("I", bound=HostImage)  # noqa: E741  an image
@@ -75,51 +55,12 @@ class _Held(Generic[I]):
     text: Tokenizer | None
 
 
-@dataclass(frozen=True, slots=True)
-class TierCounts:
-    """Since start. ``loads``: seconds of loads into host memory that went well, by the tier that the files were in.
-    ``fetching``: those under way or waiting for room. Evictions had to make room for another version."""
-
-    loads: Mapping[str, Spread] = field(default_factory=dict)
-    failed_loads: int = 0
-    fetching: int = 0
-    host_evictions: int = 0
-    disk_evictions: int = 0
-    damaged_folders: int = 0
-    host_bytes: int = 0
-    disk_bytes: int = 0
-
-
 @dataclass(slots=True)
 class _Fetch:
     """Under way since ``since`` (``time.monotonic``). ``tier``: where its files are, "" until a thread took it."""
 
     since: float
     tier: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadUnderWay:
-    """A load into host memory. ``stage``: ``queued`` for a thread, ``object_store`` or ``disk``, where its files come
-    from now, or ``no_room``, where host memory is full of versions that requests hold."""
-
-    adapter: AdapterKey
-    stage: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class TierSight:
-    """What the host and disk tiers have: bytes by version (without the text sides, which versions share), loads under
-    way; by tier what left lately, and how many made room since start (``evictions``). ``bytes``: ``host_used`` (with
-    text sides), ``host_budget``, ``disk_used`` (with what is being fetched), ``disk_budget``."""
-
-    host: Mapping[AdapterKey, int] = field(default_factory=dict)
-    disk: Mapping[AdapterKey, int] = field(default_factory=dict)
-    loads: Sequence[LoadUnderWay] = ()
-    left: Mapping[str, Sequence[Departure]] = field(default_factory=dict)
-    bytes: Mapping[str, int] = field(default_factory=dict)
-    evictions: Mapping[str, int] = field(default_factory=dict)
 
 
 def _nbytes(held: Iterable[_Held[I]]) -> int:
@@ -456,13 +397,4 @@ def open_host_tier(
     )
 
 
-__all__ = [
-    "BaseFiles",
-    "Build",
-    "HostImage",
-    "HostTierStore",
-    "LoadUnderWay",
-    "TierCounts",
-    "TierSight",
-    "open_host_tier",
-]
+__all__ = ["BaseFiles", "Build", "HostTierStore", "open_host_tier"]

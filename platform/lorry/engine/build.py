@@ -10,7 +10,8 @@ import torch
 
 from lorry.adapters.image.build import image_builder
 from lorry.adapters.store import open_store
-from lorry.adapters.tiers import BaseFiles, Build, HostTierStore, I, TierCounts, open_host_tier
+from lorry.adapters.tier_views import TierCounts
+from lorry.adapters.tiers import BaseFiles, Build, HostTierStore, I, open_host_tier
 from lorry.adapters.validate import Limits
 from lorry.config import EngineConfig
 from lorry.engine.holdings import Copies, Holdings

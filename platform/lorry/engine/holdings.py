@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from lorry.adapters.manifest import AdapterRef
-from lorry.adapters.tiers import TierSight
+from lorry.adapters.tier_views import TierSight
 from lorry.engine import sights
 from lorry.engine.contract import Forgotten, Whereabouts
 from lorry.engine.views import MemoryView, QueueView, VersionCopies

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from lorry.adapters.tiers import TierCounts
+from lorry.adapters.tier_views import TierCounts
 from lorry.engine.events import EngineCounters, EngineOccurrence, RequestStarted, StepRan
 from lorry.engine.metrics import CACHED, COMPUTED, DECODE, OUTPUT, PREFILL, EngineMetrics
 from lorry.errors import NonFiniteLogits, ProvenanceMismatch, SlotIntegrity

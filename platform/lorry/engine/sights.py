@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from lorry.adapters.manifest import AdapterRef
-from lorry.adapters.tiers import TierSight
+from lorry.adapters.tier_views import TierSight
 from lorry.engine.views import (
     COPIES_SHOWN,
     WAITING_SHOWN,

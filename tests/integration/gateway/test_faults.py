@@ -7,20 +7,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lorry import errors
-from lorry.api.status import ErrorInterceptor, error_from_rpc
+from lorry.api.status import error_from_rpc
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.api.v1 import generate_pb2_grpc
 from lorry.engine.fake import Fault, FaultKind
 from lorry.errors import LorryError, RequestCancelled
-from lorry.gateway import GatewayCounters, MemoryUsage
-from lorry.gateway.interceptors import EmptyStreamInterceptor
+from lorry.gateway import MemoryUsage
 from lorry.gateway.routes import EngineRoutes
 from lorry.ids import BaseDigest, TenantId
 from lorry.registry.entries import AliasEntry, PinEntry, VersionState
@@ -317,55 +316,6 @@ async def test_draining_refuses_new_and_ends_running() -> None:
         assert error is None
         assert _ended_well(messages)
         await stopping
-
-
-class _Empty(generate_pb2_grpc.GenerateServiceServicer):
-    """What a handler must never do, at each moment."""
-
-    def __init__(self, events: list[pb.GenerateStreamResponse]) -> None:
-        self.events = events
-
-    async def GenerateStream(self, request: Any, context: Any) -> None:  # type: ignore[override]  # the stubs know iterators alone
-        for event in self.events:
-            await context.write(event)
-
-
-class _Past(_Empty):
-    async def GenerateStream(self, request: Any, context: Any) -> AsyncIterator[pb.GenerateStreamResponse]:  # type: ignore[override]  # as no handler may
-        for event in self.events:
-            yield event
-
-
-@pytest.mark.parametrize("sent", [0, 1, 2])
-async def test_the_interceptor_makes_an_empty_stream_an_error(sent: int) -> None:
-    events = [pb.GenerateStreamResponse(start=pb.StreamStart()), pb.GenerateStreamResponse(delta=pb.Delta(text="x"))]
-    counters = GatewayCounters()
-    server = grpc.aio.server(interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(counters)])
-    generate_pb2_grpc.add_GenerateServiceServicer_to_server(cast(Any, _Empty)(events[:sent]), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = generate_pb2_grpc.GenerateServiceStub(channel).GenerateStream(pb.GenerateRequest())
-        messages, error = await read(call)
-    assert len(messages) == sent
-    assert type(error) is errors.EmptyStream
-    assert counters.blocked_empty_streams == 1
-    await server.stop(None)
-
-
-async def test_a_handler_whose_end_cannot_be_watched_answers_nothing() -> None:
-    server = grpc.aio.server(interceptors=[ErrorInterceptor(), EmptyStreamInterceptor(GatewayCounters())])
-    servicer = cast(Any, _Past)([pb.GenerateStreamResponse(delta=pb.Delta(text="x"))])
-    generate_pb2_grpc.add_GenerateServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        messages, error = await read(
-            generate_pb2_grpc.GenerateServiceStub(channel).GenerateStream(pb.GenerateRequest())
-        )
-    assert messages == []
-    assert error is not None
-    await server.stop(None)
 
 
 async def test_an_engine_that_comes_back_with_another_base_is_asked_again(here: World) -> None:

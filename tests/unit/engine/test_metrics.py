@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lorry.adapters.tiers import TierCounts
+from lorry.adapters.tier_views import TierCounts
 from lorry.engine.arena import AdapterArena
 from lorry.engine.events import StepRan
 from lorry.engine.metrics import CACHED, COMPUTED, DECODE, OUTPUT, PREFILL
