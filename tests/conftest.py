@@ -21,7 +21,7 @@ E2E = "tests/e2e/"
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Of two workers one has all whole platforms, one after the other; a file's tests stay together everywhere, since
+    """One worker has all whole platforms, one after the other; a file's tests stay together everywhere, since
     they share what their fixtures made. (xdist's own groups do nothing with pytest 9.2, whose ids it cannot change.)"""
 
     def _split_scope(self, nodeid: str) -> str:
