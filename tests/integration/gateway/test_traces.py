@@ -161,7 +161,7 @@ async def test_refused_failed_and_aborted(clean: Collector) -> None:
         assert (await read(here.call(request())))[1] is not None
         here.engine.revive()
         for at in (0, 2):  # it waits for its first token, and for the next
-            here.engine.fault = lambda _, at=at: Fault(FaultKind.HANG, at)  # type: ignore[misc]
+            here.engine.fault = lambda _, at=at: Fault(FaultKind.HANG, at)  # type: ignore[misc]  # of a loop
             call = here.call(request(), timeout=20)
             if at:
                 await call.read()
