@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lorry.config import EngineConfig, RestartConfig
-from lorry.engine.contract import EngineRequest, Finished, Started
+from lorry.engine.contract import EngineEvent, EngineRequest, Finished, Started
 from lorry.engine.supervise import Backoff, EngineSupervisor, Phase
 from lorry.errors import Draining, EngineUnavailable, LorryError
 from lorry.ids import BaseDigest, RequestId, TenantId
@@ -57,6 +57,10 @@ async def begun(supervisor: EngineSupervisor, base: BaseDigest, name: str) -> An
     events: Any = supervisor.client.generate(long_request(base, name))
     assert isinstance(await anext(events), Started)
     return events
+
+
+async def _all(events: AsyncIterator[EngineEvent]) -> list[EngineEvent]:
+    return [event async for event in events]
 
 
 async def test_children_that_die_or_stand_still_are_replaced_and_streams_are_told(base: Path, tmp_path: Path) -> None:
@@ -153,6 +157,7 @@ async def test_stop_lets_what_runs_end_and_refuses_what_comes(base: Path, tmp_pa
         events = await begun(supervisor, info.base, "runs")
         child = supervisor._child
         assert child is not None
+        reading = asyncio.create_task(_all(events))  # as a gateway does, whatever else it is busy with
         stopping = asyncio.create_task(child.stop(20.0))
         late: LorryError | None = None
         with suppress(EngineUnavailable):  # what ran was quick, and the child is gone
@@ -162,7 +167,7 @@ async def test_stop_lets_what_runs_end_and_refuses_what_comes(base: Path, tmp_pa
                 except Draining as error:
                     late = error
             assert late.retry_after_s
-        rest = [event async for event in events]
+        rest = await reading
         assert isinstance(rest[-1], Finished), "it had the time to end"
         await stopping
         assert child.status == 0
