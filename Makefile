@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PACKAGES := lorry lorry_kernels lorry_admin lorry_migrations
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 PROTO_OUT ?= $(CURDIR)/platform
-# Test processes at once: one has all whole platforms, which wait most of the time. 0 is one in the foreground, for a debugger.
-WORKERS ?= 3
+# Test processes at once: one has all whole platforms. 0 is one in the foreground, for a debugger.
+WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help

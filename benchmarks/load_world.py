@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,10 +101,14 @@ class Child:
 
     async def end(self) -> None:
         """Returns when it has ended by itself, for which it has a minute."""
-        self.close_input()
+        given, said = self._pipes
+        given.close()
         assert self._process is not None
         async with asyncio.timeout(_START_S):
+            await said.read()  # to its end: a pipe that is open yet outlives the loop
             await self._process.wait()
+            with suppress(ConnectionError):
+                await given.wait_closed()
 
     def kill(self) -> None:
         """Whatever became of it."""
