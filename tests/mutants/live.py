@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.guard import Guard
 
 LORRY = "platform/lorry"
-SCHEDULER = f"{LORRY}/scheduler/scheduler.py"
+LAST_PLAN = f"{LORRY}/scheduler/last_plan.py"
 REASONS = "tests/unit/scheduler/test_wait_reasons.py"
 LIVING = "tests/integration/web/test_living.py"
 MEMORY = "tests/integration/admin/test_engine_memory.py"
@@ -14,21 +14,21 @@ DESK = "tests/unit/registry/test_desk.py"
 GUARDS = (
     Guard(
         "a_reason_is_of_the_last_plan",
-        SCHEDULER,
-        "            if mine and judged.judged == self._plans and judged.reason is not None:\n",
+        LAST_PLAN,
+        "            if mine and judged.judged == self.number and judged.reason is not None:\n",
         "            if mine and judged.reason is not None:\n",
         (f"{REASONS}::test_a_reason_is_of_the_last_plan_alone",),
     ),
     Guard(
         "a_lane_waits_for_what_its_first_waits_for",
-        SCHEDULER,
+        LAST_PLAN,
         "        for judged in (entry, head):",
         "        for judged in (entry,):",
         (f"{REASONS}::test_every_slot_is_others_and_so_for_all_of_the_lane",),
     ),
     Guard(
         "a_load_is_the_nearest_reason",
-        SCHEDULER,
+        LAST_PLAN,
         "        if adapter is not None and self._residency.state_of(adapter) not in here:\n",
         "        if False:\n",
         (f"{REASONS}::test_an_adapter_on_its_way_whatever_else_is_short",),

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from lorry.api.handlers import rewrapped
 from lorry.errors import LorryError
 from lorry.logs import fields, level_of
 
@@ -43,12 +44,7 @@ class AdminLogInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         method = handler_call_details.method
         if found is None or found.unary_unary is None or not changes(method):
             return found  # type: ignore[no-any-return]  # the stubs name no handler
-        logged: Any = grpc.unary_unary_rpc_method_handler(
-            _logged(found.unary_unary, method.rpartition("/")[2]),
-            request_deserializer=found.request_deserializer,
-            response_serializer=found.response_serializer,
-        )
-        return logged  # type: ignore[no-any-return]  # the stubs name no handler
+        return rewrapped(found, _logged(found.unary_unary, method.rpartition("/")[2]))
 
 
 def changes(method: str) -> bool:

@@ -22,6 +22,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from lorry import errors
+from lorry.api.handlers import rewrapped
 from lorry.errors import FieldViolation, InternalError, LorryError, TokenBudgetSpent, Unauthenticated, by_reason
 
 DOMAIN = "lorry"
@@ -166,26 +167,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         if found is None or found.request_streaming:
             return handler
         method = handler_call_details.method
-        wrapped: grpc.RpcMethodHandler[Any, Any]
-        if found.response_streaming:
-            behaviour = found.unary_stream
-            if not inspect.isasyncgenfunction(behaviour) and not inspect.iscoroutinefunction(behaviour):
-                return handler
-            wrap = _wrap_stream if inspect.isasyncgenfunction(behaviour) else _wrap_unary
-            wrapped = grpc.unary_stream_rpc_method_handler(
-                wrap(behaviour, method),
-                request_deserializer=found.request_deserializer,
-                response_serializer=found.response_serializer,
-            )
-        else:
-            if not inspect.iscoroutinefunction(found.unary_unary):
-                return handler
-            wrapped = grpc.unary_unary_rpc_method_handler(
-                _wrap_unary(found.unary_unary, method),
-                request_deserializer=found.request_deserializer,
-                response_serializer=found.response_serializer,
-            )
-        return wrapped
+        behaviour = found.unary_stream if found.response_streaming else found.unary_unary
+        if found.response_streaming and inspect.isasyncgenfunction(behaviour):
+            return rewrapped(found, _wrap_stream(behaviour, method))
+        if inspect.iscoroutinefunction(behaviour):
+            return rewrapped(found, _wrap_unary(behaviour, method))
+        return handler
 
 
 def _wrap_unary(behaviour: Behaviour, method: str) -> Behaviour:

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from lorry.api.handlers import rewrapped
 from lorry.errors import EmptyStream
 from lorry.gateway.counters import GatewayCounters
 
@@ -47,12 +48,7 @@ class EmptyStreamInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-a
         found: Any = await continuation(handler_call_details)
         if found is None or handler_call_details.method != _METHOD:
             return found  # type: ignore[no-any-return]  # the stubs name no handler
-        guarded: Any = grpc.unary_stream_rpc_method_handler(
-            self._guard(found.unary_stream),
-            request_deserializer=found.request_deserializer,
-            response_serializer=found.response_serializer,
-        )
-        return guarded  # type: ignore[no-any-return]  # the stubs name no handler
+        return rewrapped(found, self._guard(found.unary_stream))
 
     def _guard(self, behaviour: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any, _Context], Awaitable[None]]:
         async def call(request: Any, context: _Context) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from lorry.api.handlers import rewrapped
 from lorry.errors import RoleTooLow, TenantSuspended, Unauthenticated
 from lorry.gateway.counters import GatewayCounters
 
@@ -35,16 +36,9 @@ class RefusalInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
         name = self._services.get(handler_call_details.method.rsplit("/", 1)[0].removeprefix("/"))
         if found is None or found.request_streaming or name is None:
             return found  # type: ignore[no-any-return]  # the stubs name no handler
-        codec = {
-            "request_deserializer": found.request_deserializer,
-            "response_serializer": found.response_serializer,
-        }
-        counted: Any
         if found.response_streaming:
-            counted = grpc.unary_stream_rpc_method_handler(self._stream(name, found.unary_stream), **codec)
-        else:
-            counted = grpc.unary_unary_rpc_method_handler(self._call(name, found.unary_unary), **codec)
-        return counted  # type: ignore[no-any-return]  # the stubs name no handler
+            return rewrapped(found, self._stream(name, found.unary_stream))
+        return rewrapped(found, self._call(name, found.unary_unary))
 
     def _call(
         self, service: str, behaviour: Callable[[Any, _Context], Awaitable[Any]]

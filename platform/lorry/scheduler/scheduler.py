@@ -26,7 +26,8 @@ from lorry.scheduler.batch import Batch
 from lorry.scheduler.budget import StepBudget, is_long
 from lorry.scheduler.census import Standing, take_census
 from lorry.scheduler.checks import check_config, fault_of
-from lorry.scheduler.entry import Entry, Lack, Place
+from lorry.scheduler.entry import Place
+from lorry.scheduler.last_plan import LastPlan
 from lorry.scheduler.live import LiveRequests
 from lorry.scheduler.plan import SequenceResult, SequenceStep, SlotLoad, StepPlan, StepResult
 from lorry.scheduler.prefixes import Prefixes, PrefixKeyOf
@@ -101,10 +102,8 @@ class Scheduler(Generic[R]):
         )
         self.versions: Versions[R] = Versions(self._index, residency, self._live, self._note_unload)
         self._batch: Batch[R] = Batch(devices, self._prefixes, frozenset(eos_token_ids), self._live.requeue)
-        self._plans = 0
         self._step = -1
-        self._seen = 0
-        self._closed = WaitReason.TURN
+        self._last: LastPlan[R] = LastPlan(self._waiting, residency)
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -162,10 +161,9 @@ class Scheduler(Generic[R]):
         the others by more than that. Of the rest the shortest go first, then new requests.
         """
         now = self._clock()
-        self._plans += 1
         self._live.expire(now)
         self._live.take_arrivals(now)
-        self._seen, self._closed = self._live.arrivals, WaitReason.KV_PAGES
+        self._last.begin(self._live.arrivals)
         step, preemptions = self._step + 1, self._batch.preemptions
         rows, prefills = self._batch.decodes(step)
         long = [running for running in prefills if is_long(self._config, running.prefill_left)]
@@ -227,7 +225,7 @@ class Scheduler(Generic[R]):
 
     def queue(self) -> list[Waiting]:
         """Every request that waits, with its reason; the one that came first first."""
-        return list_waiting(self._live, self._reason_of, self._clock())
+        return list_waiting(self._live, self._last.reason_of, self._clock())
 
     def load(self) -> Load:
         return Load(len(self._batch), self._config.max_sequences)
@@ -258,7 +256,7 @@ class Scheduler(Generic[R]):
         """Bounded JSON: see ``describe``."""
         own = {
             "step": self._step,
-            "plans": self._plans,
+            "plans": self._last.number,
             "live": len(self._live),
             "running": len(self._batch),
             "preempted": sum(1 for entry in self._live if entry.run is not None) - len(self._batch),
@@ -288,11 +286,11 @@ class Scheduler(Generic[R]):
         joined: list[_Joined[R]] = []
         if not len(self._waiting) or self._full(budget):
             return joined
-        self._admission.begin(self._plans, now)
+        self._admission.begin(self._last.number, now)
         while not self._full(budget):
             admitted = self._admission.take(self._batch.next_sequence, running=len(self._batch))
             if admitted is None:
-                self._closed = WaitReason.TURN
+                self._last.closed = WaitReason.TURN
                 break
             running = self._batch.join(admitted, now)
             joined.append(_Joined(running, admitted.placement))
@@ -305,9 +303,9 @@ class Scheduler(Generic[R]):
     def _full(self, budget: StepBudget) -> bool:
         """Whether this plan admits nobody more, whoever waits."""
         if len(self._batch) >= self._config.max_sequences:
-            self._closed = WaitReason.BATCH_FULL
+            self._last.closed = WaitReason.BATCH_FULL
         elif budget.short_left <= 0:
-            self._closed = WaitReason.TOKEN_BUDGET
+            self._last.closed = WaitReason.TOKEN_BUDGET
         else:
             return False
         return True
@@ -382,22 +380,6 @@ class Scheduler(Generic[R]):
                 updates.append(SequenceUpdate(request_id, error=error))
             self._residency.load_failed(slot, load.generation)
         return updates
-
-    def _reason_of(self, entry: Entry[R]) -> WaitReason:
-        """Of one that waits, by the last plan."""
-        if entry.place is not Place.WAITING:
-            return WaitReason.FIRST_CHOICE if entry.place is Place.FOLLOWING else WaitReason.RESUMING
-        adapter, here = entry.adapter, (AdapterState.ON_HOST, AdapterState.RESIDENT)
-        if adapter is not None and self._residency.state_of(adapter) not in here:
-            return WaitReason.ADAPTER_LOAD
-        if entry.arrival >= self._seen:
-            return WaitReason.ARRIVED
-        head = self._waiting.head_of(entry)
-        for judged in (entry, head):  # those of a lane wait for the same room
-            mine = judged is entry or judged.lack is Lack.ROOM
-            if mine and judged.judged == self._plans and judged.reason is not None:
-                return judged.reason
-        return self._closed
 
     def _load_need(self, adapter: AdapterKey) -> AdapterNeed | None:
         if self._residency.state_of(adapter) is not AdapterState.ON_HOST:

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from lorry.adapters.local_s3 import LocalS3
+from tests.support.s3_server import s3_server
 
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3]:
-    server = LocalS3(tmp_path_factory.mktemp("s3"))
-    server.start()
-    yield server
-    server.stop()
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture

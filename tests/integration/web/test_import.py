@@ -14,6 +14,7 @@ from lorry.adapters.local_s3 import LocalS3
 from lorry.adapters.s3 import s3_client
 from tests.integration.web.test_live import AT, events
 from tests.integration.web.world import BASE, World, world
+from tests.support.s3_server import s3_server
 from tests.unit.adapters import craft
 
 BUCKET, FOLDER = "team-models", "s3://team-models/acme/pirate"
@@ -21,10 +22,8 @@ BUCKET, FOLDER = "team-models", "s3://team-models/acme/pirate"
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3]:
-    server = LocalS3(tmp_path_factory.mktemp("s3"))
-    server.start()
-    yield server
-    server.stop()
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture
