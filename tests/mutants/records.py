@@ -15,6 +15,20 @@ CHECKS = "tests/unit/gateway/test_checks.py"
 SPOOL = "tests/unit/gateway/test_usage.py"
 
 GUARDS = (
+    Guard(
+        "writers_have_turns",
+        "platform/lorry/registry/db/engine.py",
+        "async with self._turns.turn() if self._turns else nullcontext(), self._write",
+        "async with self._write",
+        ("tests/unit/registry/test_turns.py::test_they_write_in_the_order_in_which_they_came",),
+    ),
+    Guard(
+        "turns_end",
+        "platform/lorry/registry/db/engine.py",
+        "async with asyncio.timeout(TURN_S):",
+        "async with asyncio.timeout(None):",
+        ("tests/unit/registry/test_turns.py::test_who_waits_for_too_long_is_told_and_the_others_go_on",),
+    ),
     # The chain is sealed, whatever a service does.
     Guard(
         "events_are_sealed_in_the_order_of_tenants",

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, event, exc
 from sqlalchemy import create_engine as create_plain_engine
@@ -23,6 +24,9 @@ T = TypeVar("T")
 _THREAD = "lorry-registry"
 
 BUSY_TIMEOUT_MS = 5000
+TURN_S = 10.0
+"""A writer's wait for those of its process that came before it; each of them waits ``BUSY_TIMEOUT_MS`` at most for
+other processes."""
 
 
 def async_url(url: str) -> URL:
@@ -78,6 +82,28 @@ class WriteSession(Session):
     """Beneath what ``Database.write`` gives: what is due at every commit (``lorry.registry.audit``) listens to it."""
 
 
+class Turns:
+    """Writers of one process, one after the other in the order in which they came, each loop for itself.
+
+    SQLite lets one writer in at a time, and those who wait for its lock look at it now and then: who looks at the
+    right moment is next, so with many of them one may not be within its timeout, and each holds a connection meanwhile.
+    What is left to SQLite are the writers of other processes. A transaction must not begin another one inside it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Raises TimeoutError where others hold it for too long."""
+        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with asyncio.timeout(TURN_S):
+            await lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
 class Database:
     """Sessions of one registry. ``read`` never writes; ``write`` commits at the end or rolls back whole.
 
@@ -90,6 +116,7 @@ class Database:
         self._moment = engine.execution_options(isolation_level="REPEATABLE READ")
         self._reader = _sqlite_reader(engine.url) if engine.dialect.name == "sqlite" else None
         self._thread = ThreadPoolExecutor(1, _THREAD)
+        self._turns = Turns() if self._reader is not None else None
         self._read = async_sessionmaker(engine, expire_on_commit=False)
         self._write = async_sessionmaker(
             engine.execution_options(lorry_write=True), expire_on_commit=False, sync_session_class=WriteSession
@@ -105,7 +132,7 @@ class Database:
     async def write(self) -> AsyncIterator[AsyncSession]:
         with _reachable():
             try:
-                async with self._write.begin() as session:
+                async with self._turns.turn() if self._turns else nullcontext(), self._write.begin() as session:
                     yield session
             except exc.IntegrityError as error:
                 _log.warning("registry: a constraint refused a change: %s", _constraint_of(error))
