@@ -12,6 +12,7 @@ from lorry.cli.commands import (
     account,
     adapters,
     aliases,
+    bases,
     fleet,
     generating,
     grants,
@@ -27,7 +28,7 @@ from lorry.cli.remedies import print_error
 from lorry.errors import LorryError
 
 GROUPS = (
-    account, generating, adapters, aliases, keys, users, tenants, grants, quotas, prices, records, fleet, local
+    account, generating, adapters, aliases, keys, users, bases, tenants, grants, quotas, prices, records, fleet, local
 )  # fmt: skip
 """In the order of ``lorry --help``."""
 EPILOG = """\
@@ -59,6 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except LorryError as error:
         print_error(error, getattr(options, "json", False))
+        return 1
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("lorry", "lorry_admin", "lorry_kernels", "lorry_migrations"):
+            raise
+        print(
+            f"lorry: {error.name} is not installed; this command needs the server: pip install 'lorry[server]'",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         return 130

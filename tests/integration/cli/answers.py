@@ -56,6 +56,9 @@ KEY = tenants.ApiKey(
 )
 MADE = tenants.CreateApiKeyResponse(api_key=KEY, text="lorry_the_text")
 TENANT = tenants.Tenant(name="tenants/acme", display_name="Acme", etag="e2", import_prefixes=["s3://b/p/"])
+BASE = tenants.BaseModel(
+    name="models/smol", base_sha256="b" * 64, tokenizer_sha256="c" * 64, context_tokens=8192, create_time=NOON
+)
 GRANT = tenants.Grant(name="tenants/acme/grants/gr_1", resource=PIRATE, create_time=NOON)
 REVOKED = tenants.Grant(name="tenants/acme/grants/gr_0", resource=PIRATE, create_time=NOON, revoke_time=NOON)
 PIN = tenants.Pin(tenant="tenants/acme", version=V3, mode=tenants.PIN_MODE_HARD, create_time=NOON)

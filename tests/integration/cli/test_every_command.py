@@ -21,6 +21,7 @@ ELSEWHERE = {
     "doctor",
     "chat",
     "usage export",  # test_account.py, test_doctor.py, test_talking.py
+    "bases create",  # test_bases.py
     "adapters validate",
     "adapters formats",  # tests/unit/cli/test_adapters.py
     "demo",

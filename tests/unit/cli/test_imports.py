@@ -18,7 +18,7 @@ import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {server} or name in {own}:
-            raise ImportError(name + " belongs to a server")
+            raise ModuleNotFoundError(name + " belongs to a server", name=name)
 
 sys.meta_path.insert(0, Refuse())
 from lorry.cli import main
@@ -58,3 +58,11 @@ def test_the_guard_itself_refuses() -> None:
     done = run("migrate", "--url", "sqlite://")
     assert done.returncode == 1
     assert "belongs to a server" in done.stderr
+
+
+def test_a_command_that_needs_the_server_says_how_to_get_it() -> None:
+    done = run("bases", "create", "smol", ".", LORRY_API_KEY="k", LORRY_ADDRESS="127.0.0.1:1", LORRY_PROFILE="/none")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "lorry: tokenizers is not installed; this command needs the server: pip install 'lorry[server]'\n",
+    )

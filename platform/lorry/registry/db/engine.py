@@ -82,7 +82,7 @@ class WriteSession(Session):
     """Beneath what ``Database.write`` gives: what is due at every commit (``lorry.registry.audit``) listens to it."""
 
 
-class Turns:
+class _Turns:
     """Writers of one process, one after the other in the order in which they came, each loop for itself.
 
     SQLite lets one writer in at a time, and those who wait for its lock look at it now and then: who looks at the
@@ -116,7 +116,7 @@ class Database:
         self._moment = engine.execution_options(isolation_level="REPEATABLE READ")
         self._reader = _sqlite_reader(engine.url) if engine.dialect.name == "sqlite" else None
         self._thread = ThreadPoolExecutor(1, _THREAD)
-        self._turns = Turns() if self._reader is not None else None
+        self._turns = _Turns() if self._reader is not None else None
         self._read = async_sessionmaker(engine, expire_on_commit=False)
         self._write = async_sessionmaker(
             engine.execution_options(lorry_write=True), expire_on_commit=False, sync_session_class=WriteSession

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.integration.cli.commands import adapters, aliases, generating, grants, replicas, tenants, usage, users
+from tests.integration.cli.commands import adapters, aliases, bases, generating, grants, replicas, tenants, usage, users
 from tests.integration.cli.commands.case import Case
 
 CASES: list[Case] = [
     *generating.CASES,
     *adapters.CASES,
     *aliases.CASES,
+    *bases.CASES,
     *tenants.CASES,
     *grants.CASES,
     *usage.CASES,
