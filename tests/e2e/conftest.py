@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,25 @@ async def validate_here(
 
 @pytest.fixture(scope="package", autouse=True)
 def quick_validation() -> Iterator[None]:
-    """These tests register hundreds of adapters; those that are about registration take ``sandboxed``."""
+    """These tests register hundreds of adapters; those that are about registration do it ``in_the_sandbox``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli_platform, "examine_async", validate_here)
         yield
 
 
-@pytest.fixture
-def sandboxed(quick_validation: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def in_the_sandbox() -> Iterator[None]:
     """Validation as ``lorry serve`` does it."""
-    monkeypatch.setattr(cli_platform, "examine_async", examine_async)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli_platform, "examine_async", examine_async)
+        yield
+
+
+@pytest.fixture
+def sandboxed(quick_validation: None) -> Iterator[None]:
+    """The whole test ``in_the_sandbox``."""
+    with in_the_sandbox():
+        yield
 
 
 @pytest.fixture(scope="package")
