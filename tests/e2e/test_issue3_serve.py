@@ -27,7 +27,7 @@ from lorry.client.admin import AdminClient
 from tests.e2e.calls import Answer, read_stream
 from tests.e2e.random_base import BASE, Files, ask_ids, ids_of
 from tests.e2e.world import bearer
-from tests.support.processes import descendants, still_alive
+from tests.support.processes import descendants, names, still_alive
 
 LORRY = str(Path(sys.executable).with_name("lorry"))
 NAMES = ("max_sequences", "token_budget", "prefill_chunk_tokens", "page_tokens", "threads")
@@ -192,6 +192,10 @@ async def test_each_flag_is_obeyed_and_said_and_sigterm_drains(random_files: Fil
             ).status == health_pb2.HealthCheckResponse.SERVING
             call, answer = await start_of(stub, key, 230)
             assert (await served.look("/readyz"))[0] == 200
+            children = descendants(served.child.pid)
+            commands = " ".join(names(children))
+            assert "lorry.engine.process" in commands
+            assert "weed" in commands
             served.child.send_signal(signal.SIGTERM)
             async with asyncio.timeout(PATIENCE_S):
                 while (found := await served.look("/readyz"))[0] == 200:
@@ -209,6 +213,7 @@ async def test_each_flag_is_obeyed_and_said_and_sigterm_drains(random_files: Fil
         assert answer.ids == random_files.base.greedy(ids_of("served", length=20), 230)
         assert late.code is grpc.StatusCode.UNAVAILABLE, late
         assert await served.end() == 0
+        assert still_alive(children) == []
         assert any("drain" in line for line in served.said)
     lines = (tmp_path / "usage.jsonl").read_text().splitlines()
     assert [json.loads(line)["output_tokens"] for line in lines if json.loads(line)["outcome"] == "OK"] == [230]
