@@ -61,8 +61,8 @@ def stated(answer: Answer) -> set[str]:
 async def test_two_versions_and_the_base_at_once_each_in_its_own_words(world: World) -> None:
     tenant = await world.tenant()
     with in_the_sandbox():
-        own = {"tokenizer": shifted(world, 7), "chat_template": "ONE {{ messages[0]['content'] }}"}
-        one = await publish(world, tenant, 3, **own)
+        files = {"tokenizer": shifted(world, 7), "chat_template": "ONE {{ messages[0]['content'] }}"}
+        one = await publish(world, tenant, 3, **files)
     two = await publish(world, tenant, 4, tokenizer=shifted(world, 9), chat_template="TWO")
     await world.settle()
     info = world.platform.info
