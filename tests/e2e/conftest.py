@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from lorry.adapters.report import Check, ValidationReport
 from lorry.adapters.sandbox.examine import examine_async
 from lorry.adapters.validate import Limits, validate_directory
 from lorry.cli import platform as cli_platform
+from lorry.config import StoreConfig
 from lorry.layers.spec import DecoderSpec
 from tests.e2e.random_base import Files, Lab, laboratory, write_files
 from tests.e2e.world import World, fill, running, settings, write_base
@@ -37,16 +40,25 @@ async def validate_here(
 
 @pytest.fixture(scope="package", autouse=True)
 def quick_validation() -> Iterator[None]:
-    """These tests register hundreds of adapters; those that are about registration take ``sandboxed``."""
+    """These tests register hundreds of adapters; those that are about registration do it ``in_the_sandbox``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli_platform, "examine_async", validate_here)
         yield
 
 
-@pytest.fixture
-def sandboxed(quick_validation: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def in_the_sandbox() -> Iterator[None]:
     """Validation as ``lorry serve`` does it."""
-    monkeypatch.setattr(cli_platform, "examine_async", examine_async)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli_platform, "examine_async", examine_async)
+        yield
+
+
+@pytest.fixture
+def sandboxed(quick_validation: None) -> Iterator[None]:
+    """The whole test ``in_the_sandbox``."""
+    with in_the_sandbox():
+        yield
 
 
 @pytest.fixture(scope="package")
@@ -60,6 +72,16 @@ def tracer_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def world(tracer_base: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     root = tmp_path_factory.mktemp("world")
     async with running(root, settings(root / "home", tracer_base)) as made:
+        await fill(made)
+        yield made
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def mortal_world(tracer_base: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """For those that end its engine: each leaves another one warm. Its adapters lie in a folder."""
+    root = tmp_path_factory.mktemp("mortal-world")
+    options = replace(settings(root / "home", tracer_base), store=StoreConfig(url=f"file://{root}/objects"))
+    async with running(root, options) as made:
         await fill(made)
         yield made
 

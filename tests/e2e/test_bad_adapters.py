@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from lorry.api.v1 import adapter_admin_pb2 as adapters
 from lorry.errors import AdapterRefused, FailedPrecondition, InvalidRequest, ResourceNotFound
 from tests.e2e.bad import KINDS, SCRIPT, SHARED, write_bad, write_source
-from tests.e2e.world import BASE, World, ask
+from tests.e2e.conftest import in_the_sandbox
+from tests.e2e.world import BASE, Tenant, Tracer, World, ask
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.usefixtures("sandboxed")]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A tenant's adapter whose first version is good; each kind becomes a version after it."""
+
+    tenant: Tenant
+    good: Tracer
+    source: Path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="package")
+async def shelf(world: World, tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    source = tmp_path_factory.mktemp("source") / "good"
+    write_source(source, 21)
+    tenant = await world.tenant()
+    return Shelf(tenant, await world.tracer(tenant, 22), source)
+
+
+async def refused(world: World, adapter: str, bad: Path) -> AdapterRefused:
+    """By the sandbox, as it is registered."""
+    with in_the_sandbox(), pytest.raises(AdapterRefused) as caught:
+        await world.admin.push(adapter, bad, BASE)
+    return caught.value
 
 
 async def test_every_shared_kind_is_tried() -> None:
     assert set(SHARED) == set(SCRIPT["KINDS"])
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_the_source_of_the_bad_ones_is_good(world: World, tmp_path: Path) -> None:
     token = write_source(tmp_path / "good", 20)
     tenant = await world.tenant()
@@ -34,27 +62,29 @@ async def test_the_source_of_the_bad_ones_is_good(world: World, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_refused_at_registration_and_it_yields_no_token(world: World, tmp_path: Path, kind: str) -> None:
+async def test_refused_at_registration_and_it_yields_no_token(
+    world: World, shelf: Shelf, tmp_path: Path, kind: str
+) -> None:
     """... while the good version before it stays the newest that answers."""
-    write_source(tmp_path / "good", 21)
-    write_bad(kind, tmp_path / "bad", tmp_path / "good")
-    tenant = await world.tenant()
-    adapter = await world.adapter(tenant)
-    good = await world.push(adapter, 22)
-    with pytest.raises(AdapterRefused) as caught:
-        await world.admin.push(adapter, tmp_path / "bad", BASE)
-    said = caught.value.message + " ".join(f"{v.field} {v.description}" for v in caught.value.violations)
+    adapter, key = shelf.good.adapter, shelf.tenant.key
+    write_bad(kind, tmp_path / "bad", shelf.source)
+    error = await refused(world, adapter, tmp_path / "bad")
+    said = error.message + " ".join(f"{v.field} {v.description}" for v in error.violations)
     assert not [word for word in KINDS[kind] if word not in said], said
-    assert caught.value.violations
-    assert caught.value.grpc_code == "INVALID_ARGUMENT"
-    request = adapters.GetAdapterVersionRequest(name=f"{adapter}/versions/2")
+    assert error.violations
+    assert error.grpc_code == "INVALID_ARGUMENT"
+    got = await world.admin_call(world.adapter_admin.GetAdapter, adapters.GetAdapterRequest(name=adapter))
+    number = got.last_version
+    request = adapters.GetAdapterVersionRequest(name=f"{adapter}/versions/{number}")
     version = await world.admin_call(world.adapter_admin.GetAdapterVersion, request)
     assert version.state == adapters.ADAPTER_VERSION_STATE_REJECTED
     assert version.state_reason
+    assert version.state_reason in error.message
     assert [check for check in version.checks if check.outcome == "fail"]
     await world.settle()
-    await world.right(tenant.key, adapter, good)
-    await world.refused(tenant.key, ask(f"{adapter}/versions/2"), PRECONDITION, "VERSION_NOT_READY", adapter, "2")
+    await world.right(key, adapter, shelf.good)
+    wanted = ask(f"{adapter}/versions/{number}")
+    await world.refused(key, wanted, PRECONDITION, "VERSION_NOT_READY", adapter, str(number))
 
 
 async def test_a_name_with_nothing_but_a_rejected_version_answers_nothing(world: World, tmp_path: Path) -> None:
@@ -63,8 +93,7 @@ async def test_a_name_with_nothing_but_a_rejected_version_answers_nothing(world:
     write_bad("no-match", tmp_path / "bad", tmp_path / "good")
     tenant = await world.tenant()
     adapter = await world.adapter(tenant)
-    with pytest.raises(AdapterRefused):
-        await world.admin.push(adapter, tmp_path / "bad", BASE)
+    await refused(world, adapter, tmp_path / "bad")
     await world.settle()
     for name in (adapter, f"{adapter}/versions/1"):
         await world.refused(tenant.key, ask(name), PRECONDITION, "VERSION_NOT_READY", adapter)
@@ -75,8 +104,7 @@ async def test_the_number_of_a_rejected_version_stays_used(world: World, tmp_pat
     write_bad("nan", tmp_path / "bad", tmp_path / "good")
     tenant = await world.tenant()
     adapter = await world.adapter(tenant)
-    with pytest.raises(AdapterRefused):
-        await world.admin.push(adapter, tmp_path / "bad", BASE)
+    await refused(world, adapter, tmp_path / "bad")
     tracer = await world.push(adapter, 24)
     assert tracer.version == 2
     await world.settle()

@@ -13,18 +13,16 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import pytest
 
 from lorry.api.v1 import generate_pb2 as pb
-from lorry.config import StoreConfig
 from lorry.engine.supervise import Phase
 from tests.e2e.calls import Answer, read_stream
-from tests.e2e.world import BASE, CONTEXT, THE_BASE, Tenant, Tracer, World, ask, fill, running, settings
+from tests.e2e.world import BASE, CONTEXT, THE_BASE, Tenant, Tracer, World, ask
 from tests.support.results import keep_result
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -81,46 +79,44 @@ class Load:
         self.outcomes[answer.details_reason] += 1
 
 
+@pytest.mark.asyncio(loop_scope="package")
 @pytest.mark.parametrize("kills", [3, full_size(20)])
-async def test_an_engine_that_is_ended_under_load(tracer_base: Path, tmp_path: Path, kills: int) -> None:
-    options = settings(tmp_path / "home", tracer_base)
-    options = replace(options, store=StoreConfig(url=f"file://{tmp_path}/objects"))
-    rng = random.Random(11)
-    async with running(tmp_path, options) as world:
-        await fill(world)
-        tenants = []
-        for number in range(4):
-            tenant = await world.tenant()
-            tenants.append((tenant, await world.tracer(tenant, number)))
-        await world.settle()
-        load, down_s = Load(world, tenants, rng), []
-        readers = [asyncio.create_task(load.reader()) for _ in range(READERS)]
-        engine = world.platform.engine
-        try:
-            for kill in range(kills):
-                await _whole_answers(load, READERS)
-                await asyncio.sleep(rng.random())
-                pid = engine.pid
-                assert pid is not None
-                os.kill(pid, SIGNALS[kill % len(SIGNALS)])
-                began = time.monotonic()
-                async with asyncio.timeout(SERVED_AGAIN_S):
-                    while engine.pid in (None, pid) or engine.phase is not Phase.WARM:
-                        await asyncio.sleep(0.02)
-                tenant, tracer = tenants[kill % len(tenants)]
-                await world.right(tenant.key, tracer.adapter, tracer)
-                down_s.append(time.monotonic() - began)
-                assert engine.restarts == kill + 1
-                _raise_first(readers)
-        finally:
-            load.stopping = True
-        async with asyncio.timeout(SERVED_AGAIN_S):
-            await asyncio.gather(*readers)
-        await world.serves_on()
-        counters = world.platform.server.counters
-        assert counters.blocked_empty_streams == 0
-        assert counters.provenance_mismatches == 0
-        assert load.outcomes["ENGINE_UNAVAILABLE"] > 0, "no stream met a kill: nothing was shown"
+async def test_an_engine_that_is_ended_under_load(mortal_world: World, kills: int) -> None:
+    world, rng = mortal_world, random.Random(11)
+    tenants = []
+    for number in range(4):
+        tenant = await world.tenant()
+        tenants.append((tenant, await world.tracer(tenant, number)))
+    await world.settle()
+    load, down_s = Load(world, tenants, rng), []
+    readers = [asyncio.create_task(load.reader()) for _ in range(READERS)]
+    engine = world.platform.engine
+    restarts = engine.restarts
+    try:
+        for kill in range(kills):
+            await _whole_answers(load, READERS)
+            await asyncio.sleep(rng.random())
+            pid = engine.pid
+            assert pid is not None
+            os.kill(pid, SIGNALS[kill % len(SIGNALS)])
+            began = time.monotonic()
+            async with asyncio.timeout(SERVED_AGAIN_S):
+                while engine.pid in (None, pid) or engine.phase is not Phase.WARM:
+                    await asyncio.sleep(0.02)
+            tenant, tracer = tenants[kill % len(tenants)]
+            await world.right(tenant.key, tracer.adapter, tracer)
+            down_s.append(time.monotonic() - began)
+            assert engine.restarts == restarts + kill + 1
+            _raise_first(readers)
+    finally:
+        load.stopping = True
+    async with asyncio.timeout(SERVED_AGAIN_S):
+        await asyncio.gather(*readers)
+    await world.serves_on()
+    counters = world.platform.server.counters
+    assert counters.blocked_empty_streams == 0
+    assert counters.provenance_mismatches == 0
+    assert load.outcomes["ENGINE_UNAVAILABLE"] > 0, "no stream met a kill: nothing was shown"
     if kills > 3:
         keep_result(
             "soak_faults",

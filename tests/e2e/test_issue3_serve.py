@@ -27,7 +27,7 @@ from lorry.client.admin import AdminClient
 from tests.e2e.calls import Answer, read_stream
 from tests.e2e.random_base import BASE, Files, ask_ids, ids_of
 from tests.e2e.world import bearer
-from tests.support.processes import descendants, still_alive
+from tests.support.processes import descendants, names, still_alive
 
 LORRY = str(Path(sys.executable).with_name("lorry"))
 NAMES = ("max_sequences", "token_budget", "prefill_chunk_tokens", "page_tokens", "threads")
@@ -192,6 +192,10 @@ async def test_each_flag_is_obeyed_and_said_and_sigterm_drains(random_files: Fil
             ).status == health_pb2.HealthCheckResponse.SERVING
             call, answer = await start_of(stub, key, 230)
             assert (await served.look("/readyz"))[0] == 200
+            children = descendants(served.child.pid)
+            commands = " ".join(names(children))
+            assert "lorry.engine.process" in commands
+            assert "weed" in commands
             served.child.send_signal(signal.SIGTERM)
             async with asyncio.timeout(PATIENCE_S):
                 while (found := await served.look("/readyz"))[0] == 200:
@@ -209,6 +213,7 @@ async def test_each_flag_is_obeyed_and_said_and_sigterm_drains(random_files: Fil
         assert answer.ids == random_files.base.greedy(ids_of("served", length=20), 230)
         assert late.code is grpc.StatusCode.UNAVAILABLE, late
         assert await served.end() == 0
+        assert still_alive(children) == []
         assert any("drain" in line for line in served.said)
     lines = (tmp_path / "usage.jsonl").read_text().splitlines()
     assert [json.loads(line)["output_tokens"] for line in lines if json.loads(line)["outcome"] == "OK"] == [230]
@@ -295,23 +300,49 @@ BAD = [
 ]
 
 
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+from lorry.cli import main
+for words in json.load(sys.stdin):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            status = main(words)
+        except SystemExit as left:
+            status = left.code
+    print(json.dumps([status, said.getvalue()]), flush=True)
+"""
+"""Command lines in one process: what is imported takes many times as long as to refuse them."""
+
+
 async def test_bad_flags_are_refused_in_words(random_files: Files, tmp_path: Path) -> None:
     """A message that names the flag or the setting and the value, no traceback, and nothing is begun."""
     home = tmp_path / "home"
-    turn = asyncio.Semaphore(2)
-
-    async def refused(flag: str, value: str) -> str:
-        async with turn:
-            where = ("--base", str(random_files.base_dir), "--home", str(home))
-            own = () if flag in ("--port", "--ops-port") else ("--port", "0", "--ops-port", "0")
-            code, _, said = await lorry("serve", *where, *own, f"{flag}={value}")
-        wrong = code in (0, None) or code < 0 or "Traceback" in said
-        wrong = wrong or flag not in said or value not in said
-        return f"{flag} {value}: {code} {said[-400:]}" if wrong else ""
-
-    found = await asyncio.gather(*(refused(*bad) for bad in BAD))
-    assert not [one for one in found if one], "\n".join(one for one in found if one)
+    own = ["--port=0", "--ops-port=0"]
+    where = ["serve", "--base", str(random_files.base_dir), "--home", str(home), *own]
+    lines = [[*where, f"{flag}={value}"] for flag, value in BAD]
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ONE_AFTER_ANOTHER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            out, _ = await child.communicate(json.dumps(lines).encode())
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    found = [json.loads(line) for line in out.splitlines()]
+    assert len(found) == len(BAD), "the next one ended it, or was served"
+    for (flag, value), (status, said) in zip(BAD, found, strict=True):
+        assert status in (1, 2), (flag, value, said)
+        assert "Traceback" not in said
+        assert flag in said, said
+        assert value in said, said
     code, _, said = await lorry("serve", "--memory-budget", "1GiB", "--memory-budget-mb", "5")
     assert code == 2
     assert "not allowed with" in said
+    code, _, said = await lorry(*where, "--memory-budget=0")
+    assert code in (1, 2)
+    assert "--memory-budget" in said
+    assert "Traceback" not in said
     assert not home.exists()

@@ -175,25 +175,19 @@ def read_until_ready(process: subprocess.Popen[str]) -> str:
 
 
 async def test_lorry_serve_takes_its_children_with_it(tracer_base: Path, tmp_path: Path) -> None:
-    """Asked to stop, or killed without a word: engine and S3 server end too."""
-
-    async def end(how: signal.Signals) -> None:
-        with serving(tmp_path / how.name, tracer_base) as process:
-            said = await asyncio.to_thread(read_until_ready, process)
-            address = re.search(r"gateway and admin API: (\S+)", said)
-            assert address, said
-            assert re.search(r"shown this once: (\S+)", said)
-            children = descendants(process.pid)
-            commands = " ".join(names(children))
-            assert "lorry.engine.process" in commands
-            assert "weed" in commands
-            async with AsyncClient(address[1], "lorry_nonsense") as client:
-                with pytest.raises(Unauthenticated):
-                    await client.list_models()
-            process.send_signal(how)
-            status = await asyncio.to_thread(process.wait, 30)
-            assert status == (0 if how is signal.SIGTERM else -how)
-            left = await asyncio.to_thread(still_alive, children, 0 if how is signal.SIGTERM else 20)
-            assert left == []
-
-    await asyncio.gather(end(signal.SIGTERM), end(signal.SIGKILL))
+    """Killed without a word: engine and S3 server end too. (Asked to stop: test_issue3_serve.)"""
+    with serving(tmp_path / "home", tracer_base) as process:
+        said = await asyncio.to_thread(read_until_ready, process)
+        address = re.search(r"gateway and admin API: (\S+)", said)
+        assert address, said
+        assert re.search(r"shown this once: (\S+)", said)
+        children = descendants(process.pid)
+        commands = " ".join(names(children))
+        assert "lorry.engine.process" in commands
+        assert "weed" in commands
+        async with AsyncClient(address[1], "lorry_nonsense") as client:
+            with pytest.raises(Unauthenticated):
+                await client.list_models()
+        process.kill()
+        assert await asyncio.to_thread(process.wait, 30) == -signal.SIGKILL
+        assert await asyncio.to_thread(still_alive, children, 20) == []

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from lorry.cli.platform import Platform
+from lorry.config import StoreConfig
 from lorry.engine.settings import ModelNumbers, derive
 from tests.e2e.calls import read_stream
-from tests.e2e.world import BASE, CONTEXT, World, ask, fill, running, settings
+from tests.e2e.world import BASE, CONTEXT, World, ask, settings
 
 MOST_BYTES = 64 << 10
 QUEUED = 1000
@@ -64,40 +65,37 @@ async def test_the_state_of_an_idle_platform(world: World) -> None:
     assert found["engine"]["scheduler"]["running"] == 0
 
 
-async def test_a_thousand_queued_requests_make_a_small_state_without_secrets(tracer_base: Path, tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="package")
+async def test_a_thousand_queued_requests_make_a_small_state_without_secrets(world: World) -> None:
     prompt = "what nobody but its tenant may read"
-    options = settings(tmp_path / "home", tracer_base)
-    async with running(tmp_path, options) as world:
-        await fill(world)
-        tenants = [await world.tenant() for _ in range(5)]
-        await world.settle()
-        calls = [
-            world.start(tenants[i % len(tenants)].key, ask(BASE, CONTEXT - 64, prompt=prompt)) for i in range(QUEUED)
-        ]
-        readers = [asyncio.create_task(read_stream(call)) for call in calls]
-        full = options.scheduler.max_sequences
-        async with asyncio.timeout(60):
-            while (await world.state())["scheduler"]["waiting"] < QUEUED - full:
-                await asyncio.sleep(0.02)
-        status, body, _ = await get(world.platform, "/internal/state")
-        found = json.loads(body)
-        assert status == 200
-        assert len(body) < MOST_BYTES
-        assert found["engine"]["scheduler"]["waiting"] >= QUEUED - full - 1
-        assert found["gateway"]["live_calls"] == QUEUED
-        assert 1 <= len(found["gateway"]["calls"]) <= 64
-        secrets = [world.admin_key, prompt, *(tenant.key for tenant in tenants)]
-        assert not [secret for secret in secrets if secret in body]
-        for call in calls:
-            call.cancel()
-        ended = await asyncio.gather(*readers, return_exceptions=True)
-        assert all(isinstance(one, asyncio.CancelledError) for one in ended), "none ended by itself before"
-        await world.idle()
-        await world.serves_on()
+    tenants = [await world.tenant() for _ in range(5)]
+    await world.settle()
+    calls = [world.start(tenants[i % len(tenants)].key, ask(BASE, CONTEXT - 64, prompt=prompt)) for i in range(QUEUED)]
+    readers = [asyncio.create_task(read_stream(call)) for call in calls]
+    full = world.platform._settings.scheduler.max_sequences
+    async with asyncio.timeout(60):
+        while (await world.state())["scheduler"]["waiting"] < QUEUED - full:
+            await asyncio.sleep(0.02)
+    status, body, _ = await get(world.platform, "/internal/state")
+    found = json.loads(body)
+    assert status == 200
+    assert len(body) < MOST_BYTES
+    assert found["engine"]["scheduler"]["waiting"] >= QUEUED - full - 1
+    assert found["gateway"]["live_calls"] == QUEUED
+    assert 1 <= len(found["gateway"]["calls"]) <= 64
+    secrets = [world.admin_key, prompt, *(tenant.key for tenant in tenants)]
+    assert not [secret for secret in secrets if secret in body]
+    for call in calls:
+        call.cancel()
+    ended = await asyncio.gather(*readers, return_exceptions=True)
+    assert all(isinstance(one, asyncio.CancelledError) for one in ended), "none ended by itself before"
+    await world.idle()
+    await world.serves_on()
 
 
 async def test_settings_are_said_at_the_start_and_kept_in_the_state(tracer_base: Path, tmp_path: Path) -> None:
     options = settings(tmp_path / "home", tracer_base)
+    options = replace(options, store=StoreConfig(url=f"file://{tmp_path}/objects"))
     chosen = derive(ModelNumbers.read(tracer_base, "float32"), options.memory, 1, CONTEXT, {"page_tokens": 16})
     said: list[str] = []
     platform = Platform(replace(options, choices=chosen.choices), said.append)

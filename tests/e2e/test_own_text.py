@@ -15,11 +15,12 @@ from lorry.api.v1 import generate_pb2 as pb
 from lorry.errors import AdapterRefused
 from lorry.text import Tokenizer
 from tests.e2e.calls import Answer
+from tests.e2e.conftest import in_the_sandbox
 from tests.e2e.world import BASE, Tenant, World, ask, bearer
 from tests.support.tiny_tokenizer import EOS
 from tests.support.tracers import HOME, VOCABULARY, write_tracer
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.usefixtures("sandboxed")]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 CHAT = pb.Chat(messages=[pb.ChatMessage(role="user", content="lorry")])
 
@@ -59,7 +60,9 @@ def stated(answer: Answer) -> set[str]:
 
 async def test_two_versions_and_the_base_at_once_each_in_its_own_words(world: World) -> None:
     tenant = await world.tenant()
-    one = await publish(world, tenant, 3, tokenizer=shifted(world, 7), chat_template="ONE {{ messages[0]['content'] }}")
+    with in_the_sandbox():
+        files = {"tokenizer": shifted(world, 7), "chat_template": "ONE {{ messages[0]['content'] }}"}
+        one = await publish(world, tenant, 3, **files)
     two = await publish(world, tenant, 4, tokenizer=shifted(world, 9), chat_template="TWO")
     await world.settle()
     info = world.platform.info
@@ -117,6 +120,7 @@ async def test_a_hostile_template_is_ended_and_named(world: World) -> None:
     assert error.violations[0].field == "chat"
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_what_cannot_be_used_is_refused_at_registration(world: World) -> None:
     tenant = await world.tenant()
     found = json.loads((world.platform.info.base_dir / "tokenizer.json").read_text())
@@ -138,6 +142,7 @@ async def test_what_cannot_be_used_is_refused_at_registration(world: World) -> N
         assert any(words in f"{one.field} {one.description}" for one in refused.value.violations), words
 
 
+@pytest.mark.usefixtures("sandboxed")
 async def test_rows_are_told_while_a_push_runs(world: World, tmp_path: Path) -> None:
     tenant = await world.tenant()
     adapter = await world.adapter(tenant)

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from google.protobuf.message import Message
 
 from lorry.api.v1 import adapter_admin_pb2 as adapters
 from lorry.api.v1 import generate_pb2 as pb
+from lorry.cli.platform import Settings
 from lorry.client.admin import AdminClient
+from lorry.config import StoreConfig
 from lorry.errors import LorryError
 from tests.e2e.world import BASE, CONTEXT, Tenant, Tracer, World, ask, fill, running, settings
 from tests.support.tracers import write_tracer
@@ -133,6 +135,10 @@ async def life(told: Told, folder: Path, token: int) -> None:
     await told.asks(anew)
 
 
+def on_its_own(home: Path, base: Path) -> Settings:
+    return replace(settings(home, base), store=StoreConfig(url=f"file://{home}-objects"))
+
+
 async def tenant(world: World, name: str) -> Tenant:
     await world.admin.create_tenant(name, name.title())
     await world.admin.grant(name, BASE)
@@ -173,11 +179,11 @@ async def always_asking(world: World, of: Tenant, tracer: Tracer) -> AsyncIterat
 async def test_nobody_can_tell_who_else_has_the_bytes(tracer_base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bytes"
     token = write_bytes(folder)
-    async with running(tmp_path / "a", settings(tmp_path / "alone", tracer_base)) as world:
+    async with running(tmp_path / "a", on_its_own(tmp_path / "alone", tracer_base)) as world:
         await fill(world)
         alone = Told(world, await tenant(world, "bert"))
         await life(alone, folder, token)
-    async with running(tmp_path / "b", settings(tmp_path / "beside", tracer_base)) as world:
+    async with running(tmp_path / "b", on_its_own(tmp_path / "beside", tracer_base)) as world:
         await fill(world)
         anna = await tenant(world, "anna")
         adapter = (await world.admin.create_adapter("anna", "theirs")).name

@@ -63,6 +63,12 @@ class Seen:
         assert spill <= 0, f"{name} is {spill} px too wide"
         assert self.complaints == [], name
 
+    async def turn(self, size: str, scheme: str) -> None:
+        """The same page on another screen."""
+        width, height = SIZES[size]
+        await self.page.set_viewport_size({"width": width, "height": height})
+        await self.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+
     async def shoot(self, name: str, *, whole: bool = True) -> None:
         """A picture, where pictures are wanted; ``whole``: of all of the page, not of what a screen shows of it."""
         folder = screens()

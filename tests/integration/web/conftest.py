@@ -1,24 +1,22 @@
-"""One platform with two tenants for each test module: pages are read, and each test changes what is its own."""
+"""One platform with two tenants for each test, which begins with a copy of what was filled once."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.web.world import World, world
+from tests.integration.web.world import Filled, World, fill, world
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    return asyncio.run(fill(tmp_path_factory.mktemp("filled")))
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[World]:
-    async with world(tmp_path) as made:
-        await made.tenant("acme")
-        await made.tenant("beta")
-        await made.user("anna", "acme", "owner")
-        await made.user("mark", "acme", "member")
-        await made.user("vera", "acme", "viewer")
-        await made.user("olga", "acme", "operator")
-        await made.user("bert", "beta", "owner")
-        await made.user("root", "platform", "platform_admin")
+async def here(tmp_path: Path, filled: Filled) -> AsyncIterator[World]:
+    async with world(tmp_path, filled=filled) as made:
         yield made

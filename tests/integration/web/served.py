@@ -24,6 +24,8 @@ LORRY = str(Path(sys.executable).with_name("lorry"))
 BASE_NAME = "smollm2-135m"
 BASE = f"models/{BASE_NAME}"
 OPERATOR, PASSWORD = "root@platform", "a password of an operator"
+SMALL = ("--context-tokens", "1024", "--max-sequences", "4", "--token-budget", "64")
+"""The engine warms up at each number of rows that it may run, which the real model takes its time for."""
 READY_S, LEDGER_S = 90.0, 10.0
 TRAFFIC_S = float(os.environ.get("LORRY_SCREENS_TRAFFIC_S", "180"))
 EXAMPLES = Path(__file__).parents[3] / "examples" / "adapters"
@@ -104,7 +106,7 @@ async def serving(home: Path, base_dir: Path, *flags: str) -> AsyncIterator[Serv
 async def journey(folder: Path, base_dir: Path) -> AsyncIterator[Journey]:
     """Set up by its operator: the base, tenants acme and globex, an owner and a viewer of acme."""
     async with (
-        serving(folder / "home", base_dir, "--context-tokens", "1024") as served,
+        serving(folder / "home", base_dir, *SMALL) as served,
         AdminClient(served.address, served.admin_key) as admin,
         browsing(served.web) as opened,
     ):

@@ -286,18 +286,19 @@ async def test_every_page_of_a_tenant(here: Journey) -> None:
     """After the tests above: with what they left to see."""
     if screens() is not None:
         await traffic(here)
-    wide = await here.logged_in("anna@acme")
+    seen = await here.logged_in("anna@acme")
     for name, path in TENANT_PAGES.items():
-        await wide.open(path)
-        await wide.check(name)
+        await seen.open(path)
+        await seen.check(name)
         if name in SHOWN:
-            await wide.shoot(name)
+            await seen.shoot(name)
+        await seen.turn("phone", "dark")
+        await seen.check(f"{name} on a phone", colours_alone=True)
+        await seen.turn("wide", "light")
     phone = await here.logged_in("anna@acme", "phone", "dark")
-    for name, path in TENANT_PAGES.items():
-        await phone.open(path)
-        await phone.check(f"{name} on a phone", colours_alone=True)
-        if name == "overview":
-            await phone.shoot("phone", whole=False)
+    await phone.open(TENANT_PAGES["overview"])
+    await phone.check("overview on a phone", colours_alone=True)
+    await phone.shoot("phone", whole=False)
 
 
 async def test_every_page_of_an_operator(here: Journey) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -40,6 +41,7 @@ BASE = "models/tiny"
 BASE_CONFIG = craft.BASE_CONFIG | {"max_position_embeddings": 2048, "vocab_size": tokenizer().vocabulary}
 ORIGIN = "http://web.test"
 CHEAP = PasswordParams(passes=1, memory_kib=64)
+_DATABASE = "registry.db"
 _CSRF = re.compile(r'name="csrf" value="([^"]*)"')
 
 
@@ -148,13 +150,53 @@ class World:
         await self.drain.drain()
 
 
+@dataclass(frozen=True)
+class Filled:
+    """A platform's folder with its registry, for others to begin with; and by username the tenant, role and key."""
+
+    folder: Path
+    admin_key: str
+    users: dict[str, tuple[str, str, str]]
+
+    def copy_to(self, folder: Path) -> None:
+        shutil.copytree(self.folder / "home", folder / "home")
+        for file in self.folder.glob(f"{_DATABASE}*"):
+            shutil.copy(file, folder)
+
+
+async def fill(folder: Path) -> Filled:
+    """Two tenants, users of every role and an administrator."""
+    async with world(folder) as made:
+        await made.tenant("acme")
+        await made.tenant("beta")
+        logins = [
+            await made.user("anna", "acme", "owner"),
+            await made.user("mark", "acme", "member"),
+            await made.user("vera", "acme", "viewer"),
+            await made.user("olga", "acme", "operator"),
+            await made.user("bert", "beta", "owner"),
+            await made.user("root", "platform", "platform_admin"),
+        ]
+        users = {login.username: (login.tenant_name, login.role, made.keys[login.id]) for login in logins}
+        return Filled(folder, made.admin_key, users)
+
+
 @asynccontextmanager
 async def world(
-    folder: Path, *, real_accounts: bool = False, importer: Importer | None = None, url: str = "", **config: Any
+    folder: Path,
+    *,
+    real_accounts: bool = False,
+    importer: Importer | None = None,
+    url: str = "",
+    filled: Filled | None = None,
+    **config: Any,
 ) -> AsyncIterator[World]:
-    """``url``: an empty registry's; "" makes one in SQLite."""
-    start = await bootstrap(folder / "home", url or f"sqlite:///{folder / 'registry.db'}", {})
-    assert start.admin_key is not None
+    """``url``: an empty registry's; "" is one in SQLite, empty or ``filled``."""
+    if filled is not None:
+        filled.copy_to(folder)
+    start = await bootstrap(folder / "home", url or f"sqlite:///{folder / _DATABASE}", {})
+    admin_key = start.admin_key if filled is None else filled.admin_key
+    assert admin_key is not None
     registry = Registry(start.url, start.peppers, CHEAP)
     source = registry.snapshots(0.05)
     await source.start()
@@ -188,12 +230,15 @@ async def world(
     accounts = MemoryAccounts(lambda login: keys[login.id])
     chosen: Any = registry.accounts if real_accounts else accounts
     web = build_web(WebConfig(**config), chosen, gateway.address, now=lambda: time.time() + ahead[0])
-    async with AdminClient(gateway.address, start.admin_key) as admin:
-        await admin.create_base("tiny", BASE_DIGEST, tokenizer().sha256, 2048, json.dumps(BASE_CONFIG))
+    async with AdminClient(gateway.address, admin_key) as admin:
+        if filled is None:
+            await admin.create_base("tiny", BASE_DIGEST, tokenizer().sha256, 2048, json.dumps(BASE_CONFIG))
         made = World(
-            registry, source, engine, drain, accounts, web, gateway.address, start.admin_key, admin, folder, keys, ahead
+            registry, source, engine, drain, accounts, web, gateway.address, admin_key, admin, folder, keys, ahead
         )
         made.gateway = gateway
+        for username, (tenant, role, key) in {} if filled is None else filled.users.items():
+            keys[accounts.add(username, PASSWORD, tenant, role).id] = key
         try:
             yield made
         finally:
@@ -220,4 +265,4 @@ def _nothing(server: Any) -> None:
     """The first admin service's call added them all."""
 
 
-__all__ = ["BASE", "ORIGIN", "CHEAP", "PASSWORD", "Browser", "World", "world"]
+__all__ = ["BASE", "ORIGIN", "CHEAP", "PASSWORD", "Browser", "Filled", "World", "fill", "world"]
