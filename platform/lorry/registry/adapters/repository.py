@@ -60,14 +60,18 @@ async def insert_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: 
 
 
 async def next_number(session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str) -> int:
-    """Takes the adapter's next version number; the row's lock makes others wait for this transaction."""
+    """Takes the adapter's next version number; the row's lock makes others wait for this transaction, its deletion
+    among them. Raises FailedPrecondition where that came first: a purge has to know every version."""
     step = (
         update(Adapter)
-        .where(Adapter.id == adapter_id, Adapter.tenant_id == tenant)
+        .where(Adapter.id == adapter_id, Adapter.tenant_id == tenant, Adapter.deleted_at.is_(None))
         .values(last_version=Adapter.last_version + 1)
         .returning(Adapter.last_version)
     )
-    return (await session.execute(step)).scalar_one()
+    number = (await session.execute(step)).scalar_one_or_none()
+    if number is None:
+        raise FailedPrecondition("adapter: it was deleted meanwhile; undelete it first, or use another")
+    return number
 
 
 async def insert_version(
