@@ -110,6 +110,13 @@ GUARDS = (
         "",
         (f"{PURGE_RACES}::test_none_is_made_of_an_adapter_that_went_meanwhile[sqlite-False]",),
     ),
+    Guard(
+        "a_purge_waits_for_no_store_in_a_transaction",
+        f"{LORRY}/registry/adapters/lifecycle.py",
+        '            await self._objects.exists(f"{prefix}/{PURGED}")\n',
+        "",
+        ("tests/integration/admin/test_purge_store_down.py::test_a_key_is_revoked_while_a_purge_waits[sqlite]",),
+    ),
 )
 
 __all__ = ["GUARDS"]

@@ -19,10 +19,12 @@ as long as it does without the other."""
 
 
 class ObjectBin(Protocol):
-    """The part of ``lorry.adapters.store.ObjectStore`` that destroys."""
+    """The part of ``lorry.adapters.store.ObjectStore`` that destroys. Both raise ObjectStoreUnavailable."""
+
+    async def exists(self, key: str) -> bool: ...
 
     async def delete(self, key: str) -> None:
-        """Nothing happens if it is not there. Raises ObjectStoreUnavailable."""
+        """Nothing happens if it is not there."""
 
 
 async def destroy(objects: ObjectBin, prefix: str, paths: Iterable[str], shared: bool) -> None:

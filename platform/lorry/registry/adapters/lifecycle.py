@@ -112,7 +112,10 @@ class LifecycleService:
                 audit.append(session, tenant, caller, "adapter.purge_begin", name.bare)
                 await changes.record(session, Change(Kind.ADAPTER, row.id))
             versions = await content.versions_of(session, row.id)
-        for sha256 in dict.fromkeys(v.sha256 for v in versions if v.state != VersionState.REJECTED):
+        kept = {version.sha256: version.prefix for version in versions if version.state != VersionState.REJECTED}
+        for sha256, prefix in kept.items():
+            # A store that is down says so here: to wait for it in a transaction holds up every change of the registry.
+            await self._objects.exists(f"{prefix}/{PURGED}")
             await self._destroy(name, tenant, sha256)
         return await self._finish(caller, name, tenant)
 

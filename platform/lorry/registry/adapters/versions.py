@@ -47,8 +47,6 @@ class ObjectSink(content.ObjectBin, Protocol):
 
     async def put_file(self, key: str, path: Path) -> None: ...
 
-    async def exists(self, key: str) -> bool: ...
-
 
 class Importer(Protocol):
     """``lorry.adapters.importing.S3Importer``."""
