@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,7 +26,8 @@ class UsageSpool:
     """Appends rows to ``path`` (0600). Group commit: while one fsync runs, later rows gather for the next.
 
     A group that cannot be written whole is taken back. A process killed in the middle of a line leaves a torn one;
-    the next row ends it, and readers skip it. Each group is written under ``spool_lock``.
+    the next row ends it, and readers skip it. Each group is written under ``spool_lock``, by a thread of its own: ends
+    of streams wait for it, and must not wait for what else needs threads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,6 +37,8 @@ class UsageSpool:
         self._rows: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._writer: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="usage-spool")
+        self._thread.submit(int)  # it starts now, where a failure is seen, and not with the first bill
         self.commits = 0
         """Groups made durable so far."""
 
@@ -60,6 +64,7 @@ class UsageSpool:
         self._closed = True
         if self._writer is not None:
             await self._writer
+        self._thread.shutdown(wait=False)
         os.close(self._file)
 
     async def _write(self) -> None:
@@ -67,7 +72,7 @@ class UsageSpool:
             rows, self._rows = self._rows, []
             waiting, self._waiting = self._waiting, []
             try:
-                await asyncio.to_thread(self._commit, b"".join(rows))
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, b"".join(rows))
             except OSError as error:
                 _log.error("usage cannot be written, %d rows lost: %s", len(rows), error)
                 for done in waiting:
