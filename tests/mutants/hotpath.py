@@ -212,6 +212,20 @@ GUARDS = (
             "tests/unit/adapters/test_store_threads.py::test_a_store_is_asked_while_all_threads_of_others_are_busy",
         ),
     ),
+    Guard(
+        "large_answers_are_written_beside_the_loop",
+        f"{GATEWAY}/generations.py",
+        "if scored <= ASIDE else",
+        "if scored >= 0 else",
+        ("tests/integration/gateway/test_large_answers.py::test_they_are_written_beside_the_loop",),
+    ),
+    Guard(
+        "the_loop_turns_while_ids_are_gathered",
+        f"{GATEWAY}/http/logprobs.py",
+        "                await asyncio.sleep(0)\n",
+        "                pass\n",
+        ("tests/unit/gateway/http/test_many_logprobs.py::test_the_loop_turns_while_ids_are_gathered",),
+    ),
 )
 
 __all__ = ["GUARDS"]
