@@ -85,3 +85,17 @@ async def test_one_that_was_rejected_is_not_recorded_either(with_base: Platform,
     with_base.gate.open.set()
     assert type(await made) is errors.FailedPrecondition
     assert (await anna.call("GetAdapter", pb.GetAdapterRequest(name=JSON))).last_version == 0
+
+
+async def test_what_is_asked_of_a_purged_one_is_told_that_there_is_no_way_back(anna: Client) -> None:
+    alias = pb.SetAliasRequest(parent=JSON, alias_id="prod", version=1)
+    upload = pb.CreateUploadRequest(parent=JSON)
+    await anna.call("DeleteAdapter", pb.DeleteAdapterRequest(name=JSON))
+    for method, asked in (("SetAlias", alias), ("CreateUpload", upload)):
+        assert "undelete it first" in (await anna.error(method, asked)).message
+    await anna.call("PurgeAdapter", pb.PurgeAdapterRequest(name=JSON))
+    for method, asked in (("SetAlias", alias), ("CreateUpload", upload)):
+        refused = await anna.error(method, asked)
+        assert type(refused) is errors.FailedPrecondition
+        assert "purged" in refused.message
+        assert "undelete" not in refused.message

@@ -38,8 +38,15 @@ async def open_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: st
     if row is None:
         raise not_visible()
     if row.deleted_at is not None and not deleted:
-        raise FailedPrecondition(f"adapter: {name!r} is deleted; undelete it first, or use another")
+        raise went(f"adapter: {name!r}", row)
     return row
+
+
+def went(what: str, row: Adapter) -> FailedPrecondition:
+    """Why nothing can be done to a deleted adapter. Once its purge has begun there is no way back."""
+    if row.purge_receipt is not None:
+        return FailedPrecondition(f"{what} is purged, its bytes are destroyed and its name stays taken; use another")
+    return FailedPrecondition(f"{what} is deleted; undelete it first, or use another")
 
 
 async def list_adapters(
@@ -172,4 +179,5 @@ __all__ = [
     "next_number",
     "open_adapter",
     "require_servable",
+    "went",
 ]
