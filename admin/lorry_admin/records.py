@@ -42,6 +42,11 @@ _FORMATS: dict[int, Format] = {
     pb.USAGE_FORMAT_CSV: Format.CSV,
     pb.USAGE_FORMAT_JSONL: Format.JSONL,
 }
+_RECENT_SLOW: dict[int, bool] = {
+    pb.RECENT_KIND_UNSPECIFIED: False,
+    pb.RECENT_KIND_FAILED: False,
+    pb.RECENT_KIND_SLOW: True,
+}
 ALL_TENANTS = "tenants/-"
 
 
@@ -57,13 +62,14 @@ class RecordsAdmin(pb_grpc.TenantAdminServiceServicer):
     ) -> pb.ListRecentRequestsResponse:
         caller = await self._access.caller(context)
         size, recent = PageRequest.of(request.page_size, "").size, self._desk.recent
+        slow = _known("kind", request.kind, _RECENT_SLOW)
         tenant: str | None = None
         if request.parent == ALL_TENANTS:
             require(caller, "list all recent requests")
         else:
             require(caller, "list recent requests")
             tenant = (await self._registry.tenants.get(caller, parse_tenant("parent", request.parent))).id
-        rows = recent.slow(tenant) if request.kind == pb.RECENT_KIND_SLOW else recent.failed(tenant)
+        rows = recent.slow(tenant) if slow else recent.failed(tenant)
         return pb.ListRecentRequestsResponse(requests=[live.recent_request(row) for row in rows[:size]])
 
     async def QueryUsage(self, request: pb.QueryUsageRequest, context: Context) -> pb.QueryUsageResponse:

@@ -8,6 +8,7 @@ LORRY = "platform/lorry"
 SCOPES = "tests/unit/adapters/test_tier_scopes.py"
 LOST = "tests/unit/scheduler/test_lost_slots.py"
 VERSIONS = "tests/unit/scheduler/test_versions.py::test_equal_bytes_of_another_adapter_are_nothing_to_it"
+PURGE_RACES = "tests/integration/admin/test_purge_races.py"
 LIFECYCLE = "tests/integration/admin/test_lifecycle.py::test_equal_bytes_of_another_tenant_stay_and_nobody_is_told"
 
 GUARDS = (
@@ -83,7 +84,7 @@ GUARDS = (
     ),
     Guard(
         "a_purge_beside_others_asks_the_store_as_often",
-        f"{LORRY}/registry/adapters/lifecycle.py",
+        f"{LORRY}/registry/adapters/content.py",
         "{_BESIDE if shared else ''}",
         "",
         (LIFECYCLE,),
@@ -94,6 +95,27 @@ GUARDS = (
         "AdapterScope(row.id)",
         'AdapterScope("a_all")',
         (LIFECYCLE,),
+    ),
+    Guard(
+        "no_version_of_an_adapter_that_went_meanwhile",
+        f"{LORRY}/registry/adapters/repository.py",
+        ", Adapter.deleted_at.is_(None))\n        .values(last_version",
+        ")\n        .values(last_version",
+        (f"{PURGE_RACES}::test_none_is_made_of_an_adapter_that_went_meanwhile[sqlite-True]",),
+    ),
+    Guard(
+        "what_was_put_for_no_version_is_destroyed",
+        f"{LORRY}/registry/adapters/versions.py",
+        "                    await self._drop(candidate)\n",
+        "",
+        (f"{PURGE_RACES}::test_none_is_made_of_an_adapter_that_went_meanwhile[sqlite-False]",),
+    ),
+    Guard(
+        "a_purge_waits_for_no_store_in_a_transaction",
+        f"{LORRY}/registry/adapters/lifecycle.py",
+        '            await self._objects.exists(f"{prefix}/{PURGED}")\n',
+        "",
+        ("tests/integration/admin/test_purge_store_down.py::test_a_key_is_revoked_while_a_purge_waits[sqlite]",),
     ),
 )
 

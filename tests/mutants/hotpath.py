@@ -194,6 +194,38 @@ GUARDS = (
         "engine",
         (f"{SOURCE}::test_a_full_load_is_of_one_moment",),
     ),
+    # Who waits for a thread.
+    Guard(
+        "bills_are_written_by_a_thread_of_their_own",
+        f"{GATEWAY}/usage.py",
+        "run_in_executor(self._thread, self._commit",
+        "run_in_executor(None, self._commit",
+        ("tests/unit/gateway/test_usage_threads.py::test_a_bill_is_written_while_all_threads_of_others_are_busy",),
+    ),
+    Guard(
+        "stores_have_threads_of_their_own",
+        "platform/lorry/adapters/store.py",
+        "run_in_executor(_threads, work",
+        "run_in_executor(None, work",
+        (
+            "tests/unit/adapters/test_store_threads.py::test_a_store_that_hangs_keeps_no_thread_of_others",
+            "tests/unit/adapters/test_store_threads.py::test_a_store_is_asked_while_all_threads_of_others_are_busy",
+        ),
+    ),
+    Guard(
+        "large_answers_are_written_beside_the_loop",
+        f"{GATEWAY}/generations.py",
+        "if scored <= ASIDE else",
+        "if scored >= 0 else",
+        ("tests/integration/gateway/test_large_answers.py::test_they_are_written_beside_the_loop",),
+    ),
+    Guard(
+        "the_loop_turns_while_ids_are_gathered",
+        f"{GATEWAY}/http/logprobs.py",
+        "                await asyncio.sleep(0)\n",
+        "                pass\n",
+        ("tests/unit/gateway/http/test_many_logprobs.py::test_the_loop_turns_while_ids_are_gathered",),
+    ),
 )
 
 __all__ = ["GUARDS"]

@@ -17,6 +17,13 @@ GUARDS = (
         (f"{REPEATS}::test_a_repeated_move_is_answered_as_it_was_after_later_ones[sqlite]",),
     ),
     Guard(
+        "a_repeat_waits_for_the_first_try",
+        f"{REGISTRY}/idempotency.py",
+        "    await _lock(session, key)\n",
+        "",
+        ("tests/unit/registry/test_races.py::test_fifty_equal_requests_are_one[postgresql]",),
+    ),
+    Guard(
         "uploads_of_tenants_do_not_meet",
         f"{REGISTRY}/adapters/versions.py",
         "(key.tenant, key.method, request_id)",

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
+
+MANY = 64
+"""More threads than an event loop has by itself."""
 
 
 async def end(*tasks: asyncio.Task[Any]) -> None:
@@ -21,4 +26,17 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
             await asyncio.sleep(0.002)
 
 
-__all__ = ["end", "until"]
+@asynccontextmanager
+async def busy_threads() -> AsyncIterator[None]:
+    """All threads of ``asyncio.to_thread`` have something to do, and more waits for them."""
+    done = threading.Event()
+    works = [asyncio.create_task(asyncio.to_thread(done.wait, 60)) for _ in range(MANY)]
+    try:
+        await asyncio.sleep(0)
+        yield
+    finally:
+        done.set()
+        await asyncio.gather(*works)
+
+
+__all__ = ["busy_threads", "end", "until"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from lorry.errors import FailedPrecondition, InvalidRequest, ObjectStoreUnavaila
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
+_AT_ONCE = 4
+"""Each may take minutes, so they have threads of their own."""
 _REFUSED = frozenset({"403", "404", "AccessDenied", "AllAccessDisabled", "NoSuchBucket", "NoSuchKey"})
 
 
@@ -49,6 +52,7 @@ class S3Importer:
     def __init__(self, config: StoreConfig, limits: ImportLimits) -> None:
         self._client: S3Client = s3_client(config)
         self._limits = limits
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="s3-import")
 
     async def fetch(self, bucket: str, prefix: str, folder: Path) -> None:
         """The objects directly under ``prefix`` (empty, or ending with a slash) as files of ``folder``.
@@ -56,9 +60,10 @@ class S3Importer:
         Raises InvalidRequest for a place without files, with folders in it, or with more than an upload may hold;
         FailedPrecondition where an object changes while it is read; ObjectStoreUnavailable.
         """
-        await asyncio.to_thread(self._fetch, bucket, prefix, folder)
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, bucket, prefix, folder)
 
     def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
     def _fetch(self, bucket: str, prefix: str, folder: Path) -> None:

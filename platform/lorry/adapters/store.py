@@ -14,10 +14,12 @@ import re
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from lorry.adapters.manifest import CHUNK_BYTES
@@ -25,6 +27,7 @@ from lorry.config import StoreConfig
 from lorry.errors import AdapterDigestMismatch, AdapterObjectMissing, InvalidRequest, ObjectStoreUnavailable
 
 RETRY_AFTER_S = 2.0
+T = TypeVar("T")
 _SEGMENT = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _MAX_KEY = 900
 
@@ -54,6 +57,14 @@ class StreamBroken(Exception):
     """The object's bytes stopped coming; worth another try."""
 
 
+_threads = ThreadPoolExecutor(8, thread_name_prefix="object-store")
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Of stores alone: one that hangs keeps nobody waiting who needs a thread for something else."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, work, *arguments)
+
+
 class ObjectStore(ABC):
     """Objects by key. Every method is safe from any thread, takes keys of ``check_key``'s grammar, and raises
     ObjectStoreUnavailable (with ``retry_after_s``) where the store cannot be asked, within its timeouts."""
@@ -62,11 +73,11 @@ class ObjectStore(ABC):
 
     async def prepare(self) -> None:
         """Makes the bucket or folder if it is not there."""
-        await asyncio.to_thread(self.prepare_sync)
+        await _in_thread(self.prepare_sync)
 
     async def put_file(self, key: str, path: Path) -> None:
         """The object is whole or not there; an object of that key is replaced."""
-        await asyncio.to_thread(self.put_file_sync, key, path)
+        await _in_thread(self.put_file_sync, key, path)
 
     async def fetch_to(self, key: str, path: Path, expected_size: int, expected_sha256: str) -> None:
         """Afterwards ``path`` holds exactly the expected bytes, on disk; on any error it does not exist anew.
@@ -74,14 +85,14 @@ class ObjectStore(ABC):
         Streams to a temporary name beside ``path``, hashing on the way, then renames. Raises
         AdapterObjectMissing, AdapterDigestMismatch, and OSError where ``path``'s own disk fails.
         """
-        await asyncio.to_thread(self.fetch_to_sync, key, path, expected_size, expected_sha256)
+        await _in_thread(self.fetch_to_sync, key, path, expected_size, expected_sha256)
 
     async def exists(self, key: str) -> bool:
-        return await asyncio.to_thread(self.exists_sync, key)
+        return await _in_thread(self.exists_sync, key)
 
     async def delete(self, key: str) -> None:
         """Nothing happens if it is not there."""
-        await asyncio.to_thread(self.delete_sync, key)
+        await _in_thread(self.delete_sync, key)
 
     @abstractmethod
     def prepare_sync(self) -> None: ...

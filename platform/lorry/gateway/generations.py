@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import chain
+from typing import Any, TypeVar
 
 from lorry.api.v1 import generate_pb2 as pb
 from lorry.engine.contract import Finished
@@ -23,7 +24,11 @@ from lorry.registry.fleet.desk import RecentRequests
 
 DELTA_TOKENS_MAX = 1024
 """Tokens of one message, so that what piled up for a slow reader fits what clients take."""
+ASIDE = 256
+"""Tokens with logprobs: what has more is written down by a thread. As many as a request may ask for take a third of a
+second, and the loop has all other streams to serve."""
 
+T = TypeVar("T")
 Event = pb.StreamStart | pb.Delta | pb.StreamEnd
 
 
@@ -73,8 +78,10 @@ class Generation:
                     if batch.finished is not None:
                         self._finished = batch.finished
                         await self._calls.settle(call, batch.finished)
-                        return wire.response(
-                            admitted.answer, call.relay.started, whole.take(), batch.finished, call.ledger_id
+                        pieces, started = whole.take(), call.relay.started
+                        scored = len(started.prompt_logprobs) + sum(len(piece.logprobs) for piece in pieces)
+                        return await _written(
+                            scored, wire.response, admitted.answer, started, pieces, batch.finished, call.ledger_id
                         )
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -91,7 +98,10 @@ class Generation:
                     finished, checked = batch.finished, True
                     if not begun:
                         begun, checked = True, False
-                        yield wire.start(admitted.answer, call.relay.started)
+                        started = call.relay.started
+                        start = await _written(len(started.prompt_logprobs), wire.start, admitted.answer, started)
+                        call.check()
+                        yield start
                     for piece in chain.from_iterable(piece.split(DELTA_TOKENS_MAX) for piece in batch.pieces):
                         delta = wire.delta(admitted.answer, piece)
                         tokens = held.pop(piece.choice, 0) + len(piece.token_ids)
@@ -148,6 +158,10 @@ class Generation:
             )
 
 
+async def _written(scored: int, write: Callable[..., T], *parts: Any) -> T:
+    return write(*parts) if scored <= ASIDE else await asyncio.to_thread(write, *parts)
+
+
 class Generations:
     """Begins generations, for all transports of one gateway. ``draining``: new ones are refused. ``watch`` hears how
     each of them ended."""
@@ -191,4 +205,4 @@ class Generations:
         self._recent.note(ended_request(ended, self._now()))
 
 
-__all__ = ["DELTA_TOKENS_MAX", "Event", "Generation", "Generations"]
+__all__ = ["ASIDE", "DELTA_TOKENS_MAX", "Event", "Generation", "Generations"]

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,36 +20,47 @@ from lorry.registry.leases.terms import Charge
 
 _log = logging.getLogger(__name__)
 _FIELDS = {field.name: None for field in fields(UsageRow)}
+KEPT_ROWS = 10_000
+"""Of rows that could not be written and that nobody was refused for: they go with a later group."""
 
 
 class UsageSpool:
     """Appends rows to ``path`` (0600). Group commit: while one fsync runs, later rows gather for the next.
 
-    A group that cannot be written whole is taken back. A process killed in the middle of a line leaves a torn one;
-    the next row ends it, and readers skip it. Each group is written under ``spool_lock``.
+    A group that cannot be written whole is taken back: who waits for a row of it is refused, and those that were
+    posted, whose tokens are at their clients, are kept for a later one. A process killed in the middle of a line leaves
+    a torn one; the next row ends it, and readers skip it. Each group is written under ``spool_lock``, by a thread of
+    its own: ends of streams wait for it, and must not wait for what else needs threads.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self._closed = False
-        self._rows: list[bytes] = []
+        self._rows: list[tuple[bytes, bool]] = []
+        """Lines, and whether somebody waits for each."""
+        self._kept: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._writer: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="usage-spool")
+        self._thread.submit(int)  # it starts now, where a failure is seen, and not with the first bill
         self.commits = 0
         """Groups made durable so far."""
 
     async def record(self, row: UsageRow) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.post(row)
+        self._add(row, waited=True)
         self._waiting.append(done)
         await done
 
     def post(self, row: UsageRow) -> None:
+        self._add(row, waited=False)
+
+    def _add(self, row: UsageRow, waited: bool) -> None:
         if self._closed:
             _log.error("usage %s came after the spool was closed and is lost", row.ledger_id)
             raise InternalError(f"usage: {row.ledger_id} cannot be written, the gateway has stopped")
-        self._rows.append(json.dumps(_plain(row), separators=(",", ":")).encode() + b"\n")
+        self._rows.append((json.dumps(_plain(row), separators=(",", ":")).encode() + b"\n", waited))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
@@ -60,6 +72,9 @@ class UsageSpool:
         self._closed = True
         if self._writer is not None:
             await self._writer
+        if self._kept:
+            await self._write_kept()
+        self._thread.shutdown(wait=False)
         os.close(self._file)
 
     async def _write(self) -> None:
@@ -67,17 +82,34 @@ class UsageSpool:
             rows, self._rows = self._rows, []
             waiting, self._waiting = self._waiting, []
             try:
-                await asyncio.to_thread(self._commit, b"".join(rows))
+                await self._durable(b"".join([*self._kept, *(line for line, _ in rows)]))
             except OSError as error:
-                _log.error("usage cannot be written, %d rows lost: %s", len(rows), error)
+                self._keep([line for line, waited in rows if not waited], len(waiting), error)
                 for done in waiting:
                     if not done.done():
                         done.set_exception(InternalError(f"usage cannot be written: {error}; the answer is withheld"))
                 continue
+            self._kept = []
             self.commits += 1
             for done in waiting:
                 if not done.done():
                     done.set_result(None)
+
+    def _keep(self, posted: list[bytes], refused: int, error: OSError) -> None:
+        self._kept += posted
+        lost = max(0, len(self._kept) - KEPT_ROWS)
+        del self._kept[:lost]
+        told = "usage cannot be written, %d answers are withheld, %d rows of others kept for later, %d lost: %s"
+        _log.error(told, refused, len(self._kept), lost, error)
+
+    async def _write_kept(self) -> None:
+        try:
+            await self._durable(b"".join(self._kept))
+        except OSError as error:
+            _log.error("usage cannot be written, %d rows lost: %s", len(self._kept), error)
+
+    async def _durable(self, data: bytes) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, data)
 
     def _commit(self, data: bytes) -> None:
         with spool_lock(self._file):

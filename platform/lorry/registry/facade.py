@@ -9,7 +9,8 @@ from pathlib import Path
 from lorry.registry.accounts.passwords import PasswordParams
 from lorry.registry.accounts.service import Accounts
 from lorry.registry.adapters.candidates import Validator
-from lorry.registry.adapters.lifecycle import LifecycleService, ObjectBin, Replicas
+from lorry.registry.adapters.content import ObjectBin
+from lorry.registry.adapters.lifecycle import LifecycleService, Replicas
 from lorry.registry.adapters.service import AdapterService
 from lorry.registry.adapters.uploads import UploadLimits, Uploads
 from lorry.registry.adapters.versions import Importer, ObjectSink, VersionService

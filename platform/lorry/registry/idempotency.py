@@ -1,4 +1,4 @@
-"""``request_id``: the same id with the same request answers the same resource again."""
+"""``request_id``: the same id with the same request answers the same resource again, be the first try still running."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import re
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.errors import InvalidRequest
 from lorry.registry.authz import Caller
+from lorry.registry.db.engine import WriteSession
 from lorry.registry.db.tables import Idempotency
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -39,6 +40,7 @@ async def replay(session: AsyncSession, key: RequestKey) -> str | None:
     """The subject that an equal request was answered with, or None. InvalidRequest where it was not equal."""
     if not key.request_id:
         return None
+    await _lock(session, key)
     row = (
         await session.execute(
             select(Idempotency).where(
@@ -53,6 +55,14 @@ async def replay(session: AsyncSession, key: RequestKey) -> str | None:
     if row.request_sha256 != key.sha256:
         raise InvalidRequest.field("request_id", f"{key.request_id!r} was used for another request; use a new one")
     return row.subject
+
+
+async def _lock(session: AsyncSession, key: RequestKey) -> None:
+    """In a transaction that may make the subject: until it ends no other one looks for this key, so that who comes
+    second finds what the first made. On SQLite its one writer is enough."""
+    if isinstance(session.sync_session, WriteSession) and session.get_bind().dialect.name == "postgresql":
+        name = hashlib.sha256("\0".join((key.tenant, key.method, key.request_id)).encode()).digest()
+        await session.execute(select(func.pg_advisory_xact_lock(int.from_bytes(name[:8], signed=True))))
 
 
 def remember(session: AsyncSession, key: RequestKey, subject: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from lorry.text import Spelling
 Spell = Callable[[Sequence[int]], Awaitable[tuple[Spelling, ...]]]
 _FLOOR = -9999.0
 """OpenAI's word for a token that cannot be: JSON has no infinity."""
+_LOOK = 256
+"""Tokens that are looked at in one go."""
 _ASK = 1024
 """Ids that are spelled in one go, so that what a version's own process answers is bounded."""
 
@@ -28,8 +31,13 @@ class Spellings:
         await self._spell(())
 
     async def learn(self, found: Iterable[pb.TokenLogprobs]) -> None:
-        """Before ``of`` is asked for these."""
-        wanted = {top.token_id for one in found for top in one.top} | {one.token_id for one in found}
+        """Before ``of`` is asked for these. The loop turns meanwhile."""
+        wanted: set[int] = set()
+        for at, one in enumerate(found, 1):
+            wanted.add(one.token_id)
+            wanted.update(top.token_id for top in one.top)
+            if at % _LOOK == 0:
+                await asyncio.sleep(0)
         new = sorted(wanted - self._known.keys())
         for at in range(0, len(new), _ASK):
             ids = new[at : at + _ASK]

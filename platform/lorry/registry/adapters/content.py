@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Protocol
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -11,6 +12,25 @@ from sqlalchemy.orm import joinedload, selectinload
 
 from lorry.registry.db.tables import Adapter, AdapterVersion
 from lorry.registry.entries import VersionState
+
+_BESIDE = "purged/"
+"""Where bytes stay for another version, names under this are deleted in their place, of which there is none: it takes
+as long as it does without the other."""
+
+
+class ObjectBin(Protocol):
+    """The part of ``lorry.adapters.store.ObjectStore`` that destroys. Both raise ObjectStoreUnavailable."""
+
+    async def exists(self, key: str) -> bool: ...
+
+    async def delete(self, key: str) -> None:
+        """Nothing happens if it is not there."""
+
+
+async def destroy(objects: ObjectBin, prefix: str, paths: Iterable[str], shared: bool) -> None:
+    """``shared``: another version stands on them, so they stay, and nobody is told."""
+    for path in paths:
+        await objects.delete(f"{prefix}/{_BESIDE if shared else ''}{path}")
 
 
 async def lock_content(session: AsyncSession, sha256: str) -> None:
@@ -21,15 +41,16 @@ async def lock_content(session: AsyncSession, sha256: str) -> None:
         )
 
 
-async def others_have(session: AsyncSession, adapter_id: str, sha256: str) -> bool:
-    """Whether a version of another adapter, of whatever tenant, stands on the same bytes. For the purge alone, which
-    tells nobody."""
+async def others_have(session: AsyncSession, adapter_id: str | None, sha256: str) -> bool:
+    """Whether a version of another adapter (None: of any), of whatever tenant, stands on these bytes. For who destroys
+    them alone, and tells nobody."""
     query = select(AdapterVersion.id).where(
         AdapterVersion.sha256 == sha256,
-        AdapterVersion.adapter_id != adapter_id,
         AdapterVersion.purged_at.is_(None),
         AdapterVersion.state != VersionState.REJECTED.value,
     )
+    if adapter_id is not None:
+        query = query.where(AdapterVersion.adapter_id != adapter_id)
     return (await session.execute(query.limit(1))).first() is not None
 
 
@@ -47,4 +68,4 @@ async def due_for_purge(session: AsyncSession, now: datetime, limit: int) -> Seq
     return (await session.execute(query)).scalars().all()
 
 
-__all__ = ["due_for_purge", "lock_content", "others_have", "versions_of"]
+__all__ = ["ObjectBin", "destroy", "due_for_purge", "lock_content", "others_have", "versions_of"]

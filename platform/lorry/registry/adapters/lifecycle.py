@@ -18,6 +18,7 @@ from lorry.errors import FailedPrecondition, LorryError
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, TenantId
 from lorry.registry import audit, changes
 from lorry.registry.adapters import content, repository
+from lorry.registry.adapters.content import ObjectBin
 from lorry.registry.adapters.service import adapter_etag
 from lorry.registry.authz import Caller, Role, VerifiedTenantId, verify_tenant
 from lorry.registry.changes import Change, Kind
@@ -33,17 +34,7 @@ RETAIN = timedelta(days=30)
 """From an adapter's deletion to its purge."""
 DUE_AT_ONCE = 100
 PURGED = "purged"
-_BESIDE = "purged/"
-"""Where bytes stay for another adapter, names under this are deleted in their place, of which there is none: a purge
-takes as long as it does without the other."""
 _log = logging.getLogger(__name__)
-
-
-class ObjectBin(Protocol):
-    """The part of ``lorry.adapters.store.ObjectStore`` that a purge needs."""
-
-    async def delete(self, key: str) -> None:
-        """Nothing happens if it is not there. Raises ObjectStoreUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +112,10 @@ class LifecycleService:
                 audit.append(session, tenant, caller, "adapter.purge_begin", name.bare)
                 await changes.record(session, Change(Kind.ADAPTER, row.id))
             versions = await content.versions_of(session, row.id)
-        for sha256 in dict.fromkeys(v.sha256 for v in versions if v.state != VersionState.REJECTED):
+        kept = {version.sha256: version.prefix for version in versions if version.state != VersionState.REJECTED}
+        for sha256, prefix in kept.items():
+            # A store that is down says so here: to wait for it in a transaction holds up every change of the registry.
+            await self._objects.exists(f"{prefix}/{PURGED}")
             await self._destroy(name, tenant, sha256)
         return await self._finish(caller, name, tenant)
 
@@ -152,8 +146,7 @@ class LifecycleService:
             for version in await content.versions_of(session, row.id):
                 if version.sha256 != sha256 or version.state == VersionState.REJECTED:
                     continue
-                for file in version.files:
-                    await self._objects.delete(f"{version.prefix}/{_BESIDE if shared else ''}{file.path}")
+                await content.destroy(self._objects, version.prefix, [file.path for file in version.files], shared)
                 if version.state == VersionState.READY:
                     version.state, version.state_reason = VersionState.QUARANTINED.value, PURGED
                 version.purged_at = version.purged_at or self._now()
@@ -209,4 +202,4 @@ def _sum(before: dict[str, dict[str, int]], dropped: dict[str, Purged]) -> dict[
     return total
 
 
-__all__ = ["DUE_AT_ONCE", "PURGED", "RETAIN", "LifecycleService", "ObjectBin", "Purged", "Replicas"]
+__all__ = ["DUE_AT_ONCE", "PURGED", "RETAIN", "LifecycleService", "Purged", "Replicas"]

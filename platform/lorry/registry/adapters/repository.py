@@ -38,8 +38,15 @@ async def open_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: st
     if row is None:
         raise not_visible()
     if row.deleted_at is not None and not deleted:
-        raise FailedPrecondition(f"adapter: {name!r} is deleted; undelete it first, or use another")
+        raise went(f"adapter: {name!r}", row)
     return row
+
+
+def went(what: str, row: Adapter) -> FailedPrecondition:
+    """Why nothing can be done to a deleted adapter. Once its purge has begun there is no way back."""
+    if row.purge_receipt is not None:
+        return FailedPrecondition(f"{what} is purged, its bytes are destroyed and its name stays taken; use another")
+    return FailedPrecondition(f"{what} is deleted; undelete it first, or use another")
 
 
 async def list_adapters(
@@ -60,14 +67,18 @@ async def insert_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: 
 
 
 async def next_number(session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str) -> int:
-    """Takes the adapter's next version number; the row's lock makes others wait for this transaction."""
+    """Takes the adapter's next version number; the row's lock makes others wait for this transaction, its deletion
+    among them. Raises FailedPrecondition where that came first: a purge has to know every version."""
     step = (
         update(Adapter)
-        .where(Adapter.id == adapter_id, Adapter.tenant_id == tenant)
+        .where(Adapter.id == adapter_id, Adapter.tenant_id == tenant, Adapter.deleted_at.is_(None))
         .values(last_version=Adapter.last_version + 1)
         .returning(Adapter.last_version)
     )
-    return (await session.execute(step)).scalar_one()
+    number = (await session.execute(step)).scalar_one_or_none()
+    if number is None:
+        raise FailedPrecondition("adapter: it was deleted meanwhile; undelete it first, or use another")
+    return number
 
 
 async def insert_version(
@@ -168,4 +179,5 @@ __all__ = [
     "next_number",
     "open_adapter",
     "require_servable",
+    "went",
 ]

@@ -42,12 +42,10 @@ from lorry.registry.s3uris import check_import
 from lorry.registry.tenants.repository import open_tenant
 
 
-class ObjectSink(Protocol):
-    """The part of ``lorry.adapters.store.ObjectStore`` that registration needs. Both raise ObjectStoreUnavailable."""
+class ObjectSink(content.ObjectBin, Protocol):
+    """The part of ``lorry.adapters.store.ObjectStore`` that registration needs. All raise ObjectStoreUnavailable."""
 
     async def put_file(self, key: str, path: Path) -> None: ...
-
-    async def exists(self, key: str) -> bool: ...
 
 
 class Importer(Protocol):
@@ -204,7 +202,11 @@ class VersionService(VersionStates):
                     for file in candidate.files:
                         # Never skipped for bytes that the store has: how long this takes must not tell whose they are.
                         await self._store.put_file(f"{candidate.prefix}/{file.path}", folder / file.path)
-                row = await self._commit(caller, key, place, name, candidate, folder, source_uri)
+                try:
+                    row = await self._commit(caller, key, place, name, candidate, folder, source_uri)
+                except FailedPrecondition:  # its adapter went meanwhile, and a purge may be over
+                    await self._drop(candidate)
+                    raise
                 attempt.ended(row)
         await self._uploads.discard(upload_id)
         return _answer(row)
@@ -301,8 +303,9 @@ class VersionService(VersionStates):
         async with self._database.write() as session:
             if report.ok:
                 await content.lock_content(session, candidate.sha256)
-                await self._keep(candidate, folder)
             number = await repository.next_number(session, place.tenant, place.adapter_id)
+            if report.ok:
+                await self._keep(candidate, folder)
             row = await repository.insert_version(
                 session,
                 place.adapter_id,
@@ -332,6 +335,15 @@ class VersionService(VersionStates):
             key = f"{candidate.prefix}/{file.path}"
             if not await self._store.exists(key):
                 await self._store.put_file(key, folder / file.path)
+
+    async def _drop(self, candidate: Candidate) -> None:
+        """What was put for a version that is not made."""
+        if not candidate.report.ok:
+            return
+        async with self._database.write() as session:
+            await content.lock_content(session, candidate.sha256)
+            shared = await content.others_have(session, None, candidate.sha256)
+            await content.destroy(self._store, candidate.prefix, [file.path for file in candidate.files], shared)
 
 
 def _attempt_of(tenant: VerifiedTenantId, adapter_id: str, upload_id: str) -> str:

@@ -215,7 +215,7 @@ class AliasService:
         _, tenant = await open_tenant(session, caller, name.tenant)
         adapter = await repository.lock_adapter(session, tenant, name.adapter)
         if adapter.deleted_at is not None:
-            raise FailedPrecondition(f"name: {name.bare} is deleted; undelete it first")
+            raise adapters.went(f"name: {name.bare}", adapter)
         return _Place(tenant, adapter, name, await repository.find(session, tenant, adapter.id, name.alias))
 
 

@@ -20,7 +20,7 @@ from lorry.registry.idempotency import RequestKey, remember, replay
 from lorry.registry.names import AdapterName, BaseName, parse_model
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.rights import require
-from lorry.registry.tenants.repository import open_tenant
+from lorry.registry.tenants.repository import lock_tenant, open_tenant
 
 
 class PinMode(StrEnum):
@@ -50,6 +50,7 @@ class GrantService:
                     raise not_visible()
                 return row
             adapter_id, base_id = await self._resource(session, caller, resource)
+            await lock_tenant(session, tenant)  # so that of two at once the second finds what the first made
             row = await repository.find_active(session, tenant, adapter_id, base_id)
             if row is not None:
                 remember(session, key, row.id)
@@ -98,6 +99,7 @@ class GrantService:
             if adapter is None or granted is None or adapter.deleted_at is not None:
                 raise not_visible()
             await adapters.require_servable(session, adapter, version.version)
+            await lock_tenant(session, tenant)
             pin = await repository.lock_pin(session, tenant, adapter.id)
             if pin is None:
                 pin = Pin(tenant_id=tenant, adapter_id=adapter.id)

@@ -26,7 +26,7 @@ from lorry.registry.limits.bounds import LimitValues
 from lorry.registry.names import AdapterName
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.rights import require
-from lorry.registry.tenants.repository import open_tenant
+from lorry.registry.tenants.repository import lock_tenant, open_tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class QuotaService:
             _, tenant = await open_tenant(session, caller, tenant_name)
             found = None if adapter is None else await _granted(session, tenant, adapter)
             adapter_id, name = (None, "") if found is None or adapter is None else (found.id, adapter.bare)
+            await lock_tenant(session, tenant)  # so that of two at once the second finds what the first made
             row = await repository.lock_of(session, tenant, adapter_id)
             check_etag(etag, None if row is None else quota_etag(row))
             if row is None:

@@ -131,6 +131,7 @@ class KeyService:
             if (made := await replay(session, request)) is not None:
                 return await _made(session, tenant, made), ""
             _check_expiry(expires_at)
+            await repository.lock_tenant(session, tenant)  # so that of two at once the second finds the principal
             owner = await repository.find_principal(session, tenant, principal)
             if owner is None:
                 owner = await repository.insert_principal(session, tenant, principal, role)
