@@ -59,14 +59,19 @@ def empty_url(request: pytest.FixtureRequest) -> Iterator[str]:
             yield url
 
 
+@pytest.fixture
+def sqlite_url(sqlite_template: Path) -> Iterator[str]:
+    """For tests in which no database has a part."""
+    with _file(sqlite_template) as url:
+        yield url
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database with the schema and no rows."""
     if request.param == "sqlite":
-        template = request.getfixturevalue("sqlite_template")
-        with folder_in_memory("lorry-sqlite-") as folder:
-            shutil.copy(template, folder / "registry.db")
-            yield f"sqlite:///{folder / 'registry.db'}"
+        with _file(request.getfixturevalue("sqlite_template")) as url:
+            yield url
     else:
         template = request.getfixturevalue("postgres_template")
         with _database(request.getfixturevalue("postgres_url"), template) as url:
@@ -74,10 +79,20 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @contextmanager
+def _file(template: Path) -> Iterator[str]:
+    with folder_in_memory("lorry-sqlite-") as folder:
+        shutil.copy(template, folder / "registry.db")
+        yield f"sqlite:///{folder / 'registry.db'}"
+
+
+@contextmanager
 def _database(url: str, template: str) -> Iterator[str]:
-    """Dropped afterwards: hundreds of them would take minutes when the server goes."""
+    """A copy of its files, not of each page by way of the log. Dropped afterwards: hundreds of them would take minutes
+    when the server goes."""
     name = f"lorry_test_{next(_COUNTER)}"
-    _execute(url, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    with psycopg.connect(url.format(name="postgres"), autocommit=True) as connection:
+        strategy = "STRATEGY FILE_COPY" if connection.info.server_version >= 150_000 else ""
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {strategy}'.encode())
     try:
         yield url.format(name=name)
     finally:
