@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,13 @@ def sqlite_url(sqlite_template: Path) -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database with the schema and no rows."""
+    with database(request) as url:
+        yield url
+
+
+@contextmanager
+def database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of the kind that the fixture's parameter names."""
     if request.param == "sqlite":
         with _file(request.getfixturevalue("sqlite_template")) as url:
             yield url
@@ -122,15 +129,22 @@ class World:
         return text
 
 
-@pytest.fixture
-async def world(url: str) -> AsyncIterator[World]:
+@asynccontextmanager
+async def opened(url: str, admin_key: str | None = None) -> AsyncIterator[World]:
+    """With the first administrator's key, which is made where none is given."""
     registry = Registry(url, PEPPERS, CHEAP)
-    key = await _first_admin(registry.database, PEPPERS)
+    key = admin_key or await _first_admin(registry.database, PEPPERS)
     assert key is not None
     source = registry.snapshots()
     admin = (await source.start()).authenticate(key, NOW)
     yield World(registry, source, admin, key)
     await registry.close()
+
+
+@pytest.fixture
+async def world(url: str) -> AsyncIterator[World]:
+    async with opened(url) as made:
+        yield made
 
 
 TINY_CONFIG: dict[str, Any] = {
