@@ -7,11 +7,12 @@ import time
 
 from lorry import errors
 from lorry.engine.fake import Fault, FaultKind
-from tests.integration.registry_gateway.test_paused import POLL_S, STALE_S, is_unavailable
+from tests.integration.registry_gateway.test_paused import POLL_S, STALE_S, TIMEOUT_S, is_unavailable
 from tests.integration.registry_gateway.world import ended, hang, world
 from tests.support.pausing import paused
 
-STILL_S = 4.8
+STILL_S = 2.4
+"""By more than ``LATE_S`` longer than any poll, and than what is too old."""
 
 
 def stand_still() -> None:
@@ -20,7 +21,7 @@ def stand_still() -> None:
 
 
 async def test_who_comes_then_is_served_and_who_is_served_goes_on(url: str) -> None:
-    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+    async with world(url, POLL_S, poll_timeout=TIMEOUT_S, staleness="strict", staleness_seconds=STALE_S) as here:
         customer = await here.customer("anna")
         await here.caught_up()
         here.engine.fault = lambda request: Fault(FaultKind.LATE, 2)
@@ -33,7 +34,7 @@ async def test_who_comes_then_is_served_and_who_is_served_goes_on(url: str) -> N
 
 
 async def test_what_was_taken_back_meanwhile_is_known_to_the_first_call(url: str) -> None:
-    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+    async with world(url, POLL_S, poll_timeout=TIMEOUT_S, staleness="strict", staleness_seconds=STALE_S) as here:
         hang(here.engine)
         customer = await here.customer("anna")
         await here.caught_up()
@@ -45,7 +46,7 @@ async def test_what_was_taken_back_meanwhile_is_known_to_the_first_call(url: str
 
 
 async def test_a_poll_that_was_under_way_goes_on(url: str) -> None:
-    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+    async with world(url, POLL_S, poll_timeout=TIMEOUT_S, staleness="strict", staleness_seconds=STALE_S) as here:
         customer = await here.customer("anna")
         await here.caught_up()
         polling = asyncio.create_task(here.source.refresh())
@@ -58,7 +59,7 @@ async def test_a_poll_that_was_under_way_goes_on(url: str) -> None:
 
 async def test_a_registry_that_is_silent_then_is_found_out(url: str) -> None:
     """No longer than a second is waited for it, and strict ends what runs."""
-    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+    async with world(url, POLL_S, poll_timeout=TIMEOUT_S, staleness="strict", staleness_seconds=STALE_S) as here:
         hang(here.engine)
         customer = await here.customer("anna")
         await here.caught_up()
