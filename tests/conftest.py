@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]  # xdist has no types
 
 from tests.prepared_base import prepared_base
+
+settings.register_profile("lorry", deadline=None)  # whose machine is busy with something else has found nothing
+settings.load_profile("lorry")
 
 E2E = "tests/e2e/"
 

@@ -38,6 +38,7 @@ from tests.integration.admin.conftest import Gate, SwitchedStore
 from tests.support.waiting import end
 from tests.unit.adapters import craft
 from tests.unit.engine_contract.fakes import BASE_DIGEST, fake_engine, tokenizer
+from tests.unit.registry.conftest import CHEAP
 
 SERVICES = [
     service
@@ -234,7 +235,7 @@ async def world(folder: Path, polls: bool = True, **config: Any) -> AsyncIterato
     """``polls`` False: the registry is asked by calls alone, so that a test can count what they ask."""
     start = await bootstrap(folder / "home", f"sqlite:///{folder / 'registry.db'}", {})
     assert start.admin_key is not None
-    registry = Registry(start.url, start.peppers)
+    registry = Registry(start.url, start.peppers, CHEAP)
     source = registry.snapshots()
     await source.start()
     files = craft.write_adapter(folder / "files")

@@ -29,19 +29,26 @@ from lorry.engine.fake import FakeEngine
 from lorry.errors import AlreadyExists, LorryError
 from lorry.ids import BaseDigest
 from lorry.layers.spec import DecoderSpec
-from lorry.registry import BaseFacts, PasswordParams, Registry, SnapshotSource, UploadLimits, bootstrap
+from lorry.registry import BaseFacts, Registry, SnapshotSource, UploadLimits
 from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.adapters.versions import VersionService
+from lorry.registry.bootstrap import _first_admin
 from lorry_admin import EngineReplicas, add_admin_services
 from tests.unit.adapters.craft import BASE_CONFIG
 from tests.unit.engine_contract.fakes import fake_engine
-from tests.unit.registry.conftest import postgres_template, postgres_url, sqlite_template, url
+from tests.unit.registry.conftest import (
+    CHEAP,
+    PEPPERS,
+    postgres_template,
+    postgres_url,
+    sqlite_template,
+    sqlite_url,
+    url,
+)
 
-__all__ = ["postgres_template", "postgres_url", "sqlite_template", "url"]
+__all__ = ["postgres_template", "postgres_url", "sqlite_template", "sqlite_url", "url"]
 
 LIMITS = UploadLimits(max_files=4, max_file_bytes=64 << 10, max_upload_bytes=96 << 10, max_chunk_bytes=1024)
-CHEAP = PasswordParams(passes=1, memory_kib=8)
-"""Tests prove nothing by slow hashes."""
 BASE_SHA256, TOKENIZER_SHA256 = "1" * 64, "2" * 64
 
 
@@ -159,9 +166,9 @@ class Gate:
 
 @pytest.fixture
 async def platform(url: str, tmp_path: Path) -> AsyncIterator[Platform]:
-    start = await bootstrap(tmp_path / "home", url, {})
-    assert start.admin_key is not None
-    registry = Registry(start.url, start.peppers, CHEAP)
+    registry = Registry(url, PEPPERS, CHEAP)
+    key = await _first_admin(registry.database, PEPPERS)
+    assert key is not None
     source = registry.snapshots()
     await source.start()
     store = SwitchedStore(DirectoryStore(tmp_path / "objects"))
@@ -175,7 +182,7 @@ async def platform(url: str, tmp_path: Path) -> AsyncIterator[Platform]:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        admin = Client(channel, start.admin_key)
+        admin = Client(channel, key)
         yield Platform(
             channel, registry, source, store, gate, versions, lifecycle, engine, tmp_path / "objects",
             tmp_path / "spool", admin, f"127.0.0.1:{port}"

@@ -20,11 +20,12 @@ from lorry.engine.transport_client import GrpcEngineClient
 from lorry.engine.transport_server import serve_engine
 from lorry.errors import LorryError
 from lorry.ids import TenantId
-from lorry.registry import Registry, bootstrap
+from lorry.registry import Registry
+from lorry.registry.bootstrap import _first_admin
 from lorry.registry.fleet.desk import Desk
 from lorry.scheduler.plan import StepPlan
 from lorry_admin import EngineReplicas, add_admin_services
-from tests.integration.admin.conftest import CHEAP
+from tests.unit.registry.conftest import CHEAP, PEPPERS
 
 
 class Engines(EngineReplicas):
@@ -51,10 +52,10 @@ class Operators:
 
 
 @asynccontextmanager
-async def operators(folder: Path, desk: Desk | None = None) -> AsyncIterator[Operators]:
-    start = await bootstrap(folder / "home", f"sqlite:///{folder / 'registry.db'}", {})
-    assert start.admin_key is not None
-    registry = Registry(start.url, start.peppers, CHEAP)
+async def operators(url: str, folder: Path, desk: Desk | None = None) -> AsyncIterator[Operators]:
+    registry = Registry(url, PEPPERS, CHEAP)
+    key = await _first_admin(registry.database, PEPPERS)
+    assert key is not None
     source = registry.snapshots()
     await source.start()
     engines = Engines()
@@ -65,7 +66,7 @@ async def operators(folder: Path, desk: Desk | None = None) -> AsyncIterator[Ope
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with AdminClient(f"127.0.0.1:{port}", start.admin_key) as admin:
+        async with AdminClient(f"127.0.0.1:{port}", key) as admin:
             yield Operators(admin, engines)
     finally:
         await server.stop(None)

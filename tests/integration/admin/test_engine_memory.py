@@ -79,7 +79,7 @@ async def agrees(here: Operators, built: BuiltEngine, engine: EngineClient) -> p
 
 
 async def test_adapters_come_and_go_through_all_tiers(
-    stored: tuple[Path, Path, list[AdapterRef], int, int], tmp_path: Path
+    stored: tuple[Path, Path, list[AdapterRef], int, int], sqlite_url: str, tmp_path: Path
 ) -> None:
     base, store, refs, image, files = stored
     tiers = TierConfig(tmp_path / "cache", host_bytes=image * 7 // 2, disk_bytes=files * 9 // 2)
@@ -87,7 +87,7 @@ async def test_adapters_come_and_go_through_all_tiers(
     built = await asyncio.to_thread(build, config)
     engine = built.open()
     try:
-        async with operators(tmp_path) as here, over_the_wire(engine, tmp_path) as wire:
+        async with operators(sqlite_url, tmp_path) as here, over_the_wire(engine, tmp_path) as wire:
             here.engines.put(wire)
             empty = await agrees(here, built, engine)
             assert list(empty.copies) == list(empty.recent_evictions) == []
@@ -118,7 +118,7 @@ async def test_adapters_come_and_go_through_all_tiers(
 
 
 async def test_loads_in_flight_are_listed_with_their_place(
-    stored: tuple[Path, Path, list[AdapterRef], int, int], tmp_path: Path
+    stored: tuple[Path, Path, list[AdapterRef], int, int], sqlite_url: str, tmp_path: Path
 ) -> None:
     """Two threads fetch, the third version waits for one of them; host memory has room for two that are held."""
     base, store, refs, image, _ = stored
@@ -139,7 +139,7 @@ async def test_loads_in_flight_are_listed_with_their_place(
     copies._load = slow  # type: ignore[attr-defined]  # of the real tier
     tasks = []
     try:
-        async with operators(tmp_path) as here, over_the_wire(engine, tmp_path) as wire:
+        async with operators(sqlite_url, tmp_path) as here, over_the_wire(engine, tmp_path) as wire:
             here.engines.put(wire)
             for ref in refs[:3]:
                 tasks.append(asyncio.create_task(ask(wire, range(3, 9), ref, max_tokens=100)))

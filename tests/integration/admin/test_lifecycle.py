@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -255,33 +255,27 @@ def replace_reason(request: pb.DeprecateAdapterVersionRequest, reason: str) -> p
     return pb.DeprecateAdapterVersionRequest(name=request.name, reason=reason)
 
 
-@pytest.mark.parametrize(
-    ("method", "kind"),
-    [
-        ("UpdateAdapter", "adapter"),
-        ("DeleteAdapter", "name"),
-        ("UndeleteAdapter", "name"),
-        ("PurgeAdapter", "name"),
-        ("DeprecateAdapterVersion", "version"),
-        ("PreloadAdapterVersion", "version"),
-        ("EvictAdapterVersion", "version"),
-        ("GetResidency", "version"),
-    ],
-)
-async def test_strangers_and_members(with_base: Platform, anna: Client, tmp_path: Path, method: str, kind: str) -> None:
+FOR_OWNERS: dict[str, Callable[[str], Any]] = {
+    "UpdateAdapter": lambda name: pb.UpdateAdapterRequest(
+        adapter=pb.Adapter(name=name), update_mask=FieldMask(paths=["display_name"])
+    ),
+    "DeleteAdapter": lambda name: pb.DeleteAdapterRequest(name=name),
+    "UndeleteAdapter": lambda name: pb.UndeleteAdapterRequest(name=name),
+    "PurgeAdapter": lambda name: pb.PurgeAdapterRequest(name=name),
+    "DeprecateAdapterVersion": lambda name: pb.DeprecateAdapterVersionRequest(name=f"{name}/versions/1"),
+    "PreloadAdapterVersion": lambda name: pb.PreloadAdapterVersionRequest(name=f"{name}/versions/1"),
+    "EvictAdapterVersion": lambda name: pb.EvictAdapterVersionRequest(name=f"{name}/versions/1"),
+    "GetResidency": lambda name: pb.GetResidencyRequest(name=f"{name}/versions/1"),
+}
+
+
+async def test_strangers_and_members(with_base: Platform, anna: Client, tmp_path: Path) -> None:
     await register(anna, JSON, craft.write_adapter(tmp_path / "a"))
     await anna.call("DeleteAdapter", pb.DeleteAdapterRequest(name=JSON))
-    made = getattr(pb, "GetResidencyRequest" if method == "GetResidency" else f"{method}Request")
-
-    def request(name: str) -> Any:
-        if kind == "adapter":
-            return made(adapter=pb.Adapter(name=name), update_mask=FieldMask(paths=["display_name"]))
-        return made(name=name if kind == "name" else f"{name}/versions/1")
-
-    stranger = await with_base.tenant("bert")
-    theirs = await stranger.error(method, request(JSON))
-    nobodys = await stranger.error(method, request("tenants/anna/adapters/other"))
-    assert isinstance(theirs, errors.ResourceNotFound)
-    assert str(theirs) == str(nobodys)
-    member = await with_base.tenant("anna", role=3)
-    assert isinstance(await member.error(method, request(JSON)), errors.RoleTooLow)
+    stranger, member = await with_base.tenant("bert"), await with_base.tenant("anna", role=3)
+    for method, request in FOR_OWNERS.items():
+        theirs = await stranger.error(method, request(JSON))
+        nobodys = await stranger.error(method, request("tenants/anna/adapters/other"))
+        assert isinstance(theirs, errors.ResourceNotFound), method
+        assert str(theirs) == str(nobodys), method
+        assert isinstance(await member.error(method, request(JSON)), errors.RoleTooLow), method

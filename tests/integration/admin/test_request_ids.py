@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message_factory import GetMessageClass
 
@@ -107,7 +106,12 @@ OTHER: dict[str, dict[str, Any]] = {
 
 
 async def prepared(platform: Platform, tmp_path: Path, name: str) -> dict[str, Any]:
-    """An adapter of two versions and an alias that was moved, and the fields of the request."""
+    """An adapter of two versions and an alias, and the fields of the request."""
+    await two_versions(platform, tmp_path)
+    return await fields_of(platform.admin, tmp_path, name)
+
+
+async def two_versions(platform: Platform, tmp_path: Path) -> None:
     admin = platform.admin
     await platform.tenant("anna")
     for adapter in ("json", "xml"):
@@ -118,6 +122,10 @@ async def prepared(platform: Platform, tmp_path: Path, name: str) -> dict[str, A
         await admin.call(
             "CreateAdapterVersion", _request("CreateAdapterVersion", upload=upload, **REQUESTS["CreateAdapterVersion"])
         )
+
+
+async def fields_of(admin: Client, tmp_path: Path, name: str) -> dict[str, Any]:
+    """Of its request, and what that needs beside the versions: an alias of the first, or one that was moved."""
     await admin.call("SetAlias", adapter_pb.SetAliasRequest(parent=JSON, alias_id="head", version=1))
     fields = dict(REQUESTS[name])
     if name == "RotateApiKey":
@@ -139,27 +147,27 @@ def _request(method: str, /, **fields: Any) -> Any:
     return GetMessageClass(methods()[method].input_type)(**fields)
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-async def test_a_repeat_changes_nothing_and_is_answered_the_same(
-    with_base: Platform, tmp_path: Path, name: str
-) -> None:
+async def test_a_repeat_changes_nothing_and_is_answered_the_same(with_base: Platform, tmp_path: Path) -> None:
+    """All with one id, as those of different methods do not meet."""
     admin = with_base.admin
-    fields = await prepared(with_base, tmp_path, name)
-    request = _request(name, **fields, request_id="r-1")
-    first = await admin.call(name, request)
-    before = (await with_base.source.refresh()).epoch
-    events = await _events(admin)
-    again = await admin.call(name, request)
-    if name in ("CreateApiKey", "RotateApiKey"):
-        assert first.text
-        assert again.text == "", "a secret is told once"
-        first.ClearField("text")
-    assert again == first
-    assert (await with_base.source.refresh()).epoch == before
-    assert await _events(admin) == events
-    error = await admin.error(name, _request(name, **fields | OTHER[name], request_id="r-1"))
-    assert type(error) is InvalidRequest
-    assert error.violations[0].field == "request_id"
+    await two_versions(with_base, tmp_path)
+    for name in REQUESTS:
+        fields = await fields_of(admin, tmp_path, name)
+        request = _request(name, **fields, request_id="r-1")
+        first = await admin.call(name, request)
+        before = (await with_base.source.refresh()).epoch
+        events = await _events(admin)
+        again = await admin.call(name, request)
+        if name in ("CreateApiKey", "RotateApiKey"):
+            assert first.text
+            assert again.text == "", "a secret is told once"
+            first.ClearField("text")
+        assert again == first, name
+        assert (await with_base.source.refresh()).epoch == before, name
+        assert await _events(admin) == events, name
+        error = await admin.error(name, _request(name, **fields | OTHER[name], request_id="r-1"))
+        assert type(error) is InvalidRequest, name
+        assert error.violations[0].field == "request_id"
 
 
 async def _events(admin: Client) -> int:

@@ -172,15 +172,14 @@ async def test_chunks_resume(anna: Client, tmp_path: Path) -> None:
     assert {f.path: f.received_bytes for f in state.files} == {"empty": 0, "f.bin": 4}
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "a/b", "", ".", "..", ".hidden", "a..b", "a\n", "a\\b", "ä", "a" * 200]
-)
-async def test_unsafe_file_names(with_base: Platform, anna: Client, name: str) -> None:
+async def test_unsafe_file_names(with_base: Platform, anna: Client) -> None:
     upload = (await anna.call("CreateUpload", pb.CreateUploadRequest(parent=JSON))).name
-    with pytest.raises(errors.InvalidRequest) as caught:
-        await anna.put(upload, name, 0, b"x")
-    assert caught.value.violations[0].field == "file"
-    assert [path for path in with_base.spool.rglob("*") if path.is_file() and path.name != "upload.json"] == []
+    for name in ("../x", "/etc/passwd", "a/b", "", ".", "..", ".hidden", "a..b", "a\n", "a\\b", "ä", "a" * 200):
+        with pytest.raises(errors.InvalidRequest) as caught:
+            await anna.put(upload, name, 0, b"x")
+        assert caught.value.violations[0].field == "file", name
+        found = [path for path in with_base.spool.rglob("*") if path.is_file() and path.name != "upload.json"]
+        assert found == [], name
 
 
 async def test_upload_caps(anna: Client) -> None:

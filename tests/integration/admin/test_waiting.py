@@ -209,9 +209,11 @@ SCENARIOS: dict[str, tuple[Any, MemoryConfig, SchedulerConfig]] = {
 }
 
 
-async def test_every_reason_of_an_engine_over_the_wire(built: tuple[Path, list[Path]], tmp_path: Path) -> None:
+async def test_every_reason_of_an_engine_over_the_wire(
+    built: tuple[Path, list[Path]], sqlite_url: str, tmp_path: Path
+) -> None:
     seen: set[str] = set()
-    async with operators(tmp_path) as here:
+    async with operators(sqlite_url, tmp_path) as here:
         for name, (make, memory, scheduler) in SCENARIOS.items():
             async with bench(here, built, tmp_path / name, memory, scheduler) as one:
                 expected = await make(one)
@@ -238,9 +240,9 @@ class OneDesk:
         return {RequestId("0123"): CalledAs("mine-2", "tenants/acme/adapters/a/versions/3")}
 
 
-async def test_a_gateways_own_and_the_clients_ids(tmp_path: Path) -> None:
+async def test_a_gateways_own_and_the_clients_ids(sqlite_url: str, tmp_path: Path) -> None:
     desk = OneDesk(TenantId("none"))
-    async with operators(tmp_path, desk) as here:
+    async with operators(sqlite_url, tmp_path, desk) as here:
         tenant = desk.tenant = await here.tenant("acme")
         engine: Any = _Queued(tenant)
         here.engines.put(engine, _Silent())  # type: ignore[arg-type]  # what is asked of them here

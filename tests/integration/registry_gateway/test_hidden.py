@@ -59,6 +59,11 @@ async def test_no_existence_oracle(url: str) -> None:
             said.append(await ended(here.stub.GenerateStream(request, metadata=here.metadata(anna))))
         assert {type(error) for error in said} == {errors.ModelNotFound}
         assert len({error.message for error in said if error}) == 1
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # no database has a part in it
+async def test_no_existence_oracle_by_time(url: str) -> None:
+    async with hidden(url) as (here, anna):
         await equal_times(lambda name: here.look(anna, name))
 
 

@@ -16,7 +16,8 @@ from tests.support.pausing import paused
 from tests.support.waiting import until
 
 POLL_S = 0.1
-STALE_S = 3.0
+TIMEOUT_S = 1.5
+STALE_S = 2.0
 """Longer than a poll, shorter than the deployment's own, so that the tests are."""
 SLACK_S = 3.0
 
@@ -37,7 +38,7 @@ async def recovers(here: World, customer: Customer) -> None:
 
 
 async def test_strict_fails_closed_and_recovers(url: str) -> None:
-    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+    async with world(url, POLL_S, poll_timeout=TIMEOUT_S, staleness="strict", staleness_seconds=STALE_S) as here:
         hang(here.engine)
         customer = await here.customer("anna")
         await here.caught_up()
@@ -58,7 +59,7 @@ async def test_strict_fails_closed_and_recovers(url: str) -> None:
 
 async def test_what_was_taken_back_while_it_was_silent_is_known_with_the_first_answer(url: str) -> None:
     """Nothing is served between the silence and the news."""
-    async with world(url, POLL_S, staleness="strict", staleness_seconds=STALE_S) as here:
+    async with world(url, POLL_S, poll_timeout=TIMEOUT_S, staleness="strict", staleness_seconds=STALE_S) as here:
         customer = await here.customer("anna")
         await here.caught_up()
         with paused(url):
@@ -79,7 +80,7 @@ async def test_what_was_taken_back_while_it_was_silent_is_known_with_the_first_a
 
 
 async def test_available_goes_on_with_streams_and_refuses_new_calls_later(url: str) -> None:
-    async with world(url, POLL_S, staleness="available", staleness_seconds=STALE_S) as here:
+    async with world(url, POLL_S, poll_timeout=TIMEOUT_S, staleness="available", staleness_seconds=STALE_S) as here:
         customer = await here.customer("anna")
         await here.caught_up()
         here.engine.fault = lambda request: Fault(FaultKind.LATE, 2)

@@ -26,6 +26,7 @@ from lorry.registry.adapters import repository as adapters
 from lorry.registry.bases import repository as bases
 from lorry.registry.bootstrap import _first_admin
 from lorry.registry.changes import Change, Kind, record
+from lorry.registry.source import POLL_TIMEOUT_S
 from tests.support.waiting import end, until
 from tests.unit.engine_contract.fakes import BASE_DIGEST, fake_engine, tokenizer
 from tests.unit.registry.conftest import CHEAP, PEPPERS, TINY_CONFIG
@@ -137,7 +138,11 @@ def hang(engine: FakeEngine) -> None:
 
 @asynccontextmanager
 async def world(
-    url: str, poll_seconds: float | None = None, usage: UsageSink | None = None, **config: Any
+    url: str,
+    poll_seconds: float | None = None,
+    usage: UsageSink | None = None,
+    poll_timeout: float = POLL_TIMEOUT_S,
+    **config: Any,
 ) -> AsyncIterator[World]:
     """``poll_seconds`` None is the database's own. The gateway's registry is another one than the administrators'."""
     admins, gateways = Registry(url, PEPPERS, CHEAP), Registry(url, PEPPERS)
@@ -148,7 +153,7 @@ async def world(
         await record(session, Change(Kind.BASE_MODEL, base.id))
     source = gateways.snapshots()
     if poll_seconds is not None:
-        source = SnapshotSource(gateways.database, PEPPERS, poll_seconds)
+        source = SnapshotSource(gateways.database, PEPPERS, poll_seconds, poll_timeout=poll_timeout)
     admin = (await source.start()).authenticate(key, time.time())
     engine = fake_engine()
     gateway = build_server(

@@ -13,10 +13,11 @@ from lorry.config import StoreConfig
 from lorry.errors import AdapterDigestMismatch, AdapterObjectMissing, InvalidRequest
 
 
-@pytest.fixture(params=["file", "s3", "s3 with a prefix"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+@pytest.fixture(scope="module", params=["file", "s3", "s3 with a prefix"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """One for all tests, whose keys are their own."""
     if request.param == "file":
-        found = open_store(StoreConfig(url=f"file://{tmp_path}/store"))
+        found = open_store(StoreConfig(url=f"file://{tmp_path_factory.mktemp('objects')}/store"))
     else:
         server: LocalS3 = request.getfixturevalue("s3")
         found = open_store(server.config(prefix="some/prefix" if "prefix" in request.param else ""))
@@ -33,7 +34,7 @@ def key() -> str:
 
 
 def leftovers(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.name not in ("content", "store")]
+    return [path.name for path in folder.iterdir() if path.name != "content"]
 
 
 def fetch(store: ObjectStore, key: str, target: Path, like: Path) -> None:

@@ -25,9 +25,13 @@ class Bucket:
     def __init__(self, config: StoreConfig) -> None:
         self.config = replace(config, attempts=1)
         self.client = s3_client(self.config)
+        self.importer = S3Importer(self.config, LIMITS)
+        self.name = ""
+
+    def make(self) -> None:
+        """Another one, which is empty."""
         self.name = f"team-{uuid.uuid4().hex[:12]}"
         self.client.create_bucket(Bucket=self.name)
-        self.importer = S3Importer(self.config, LIMITS)
 
     def put(self, **files: bytes) -> None:
         for key, data in files.items():
@@ -39,12 +43,18 @@ class Bucket:
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.fixture
-def bucket(s3: LocalS3) -> Iterator[Bucket]:
+@pytest.fixture(scope="module")
+def clients(s3: LocalS3) -> Iterator[Bucket]:
     made = Bucket(s3.config())
     yield made
     made.importer.close()
     made.client.close()
+
+
+@pytest.fixture
+def bucket(clients: Bucket) -> Bucket:
+    clients.make()
+    return clients
 
 
 def test_the_files_of_one_folder(bucket: Bucket, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,26 @@ def empty_url(request: pytest.FixtureRequest) -> Iterator[str]:
             yield url
 
 
+@pytest.fixture
+def sqlite_url(sqlite_template: Path) -> Iterator[str]:
+    """For tests in which no database has a part."""
+    with _file(sqlite_template) as url:
+        yield url
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database with the schema and no rows."""
+    with database(request) as url:
+        yield url
+
+
+@contextmanager
+def database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of the kind that the fixture's parameter names."""
     if request.param == "sqlite":
-        template = request.getfixturevalue("sqlite_template")
-        with folder_in_memory("lorry-sqlite-") as folder:
-            shutil.copy(template, folder / "registry.db")
-            yield f"sqlite:///{folder / 'registry.db'}"
+        with _file(request.getfixturevalue("sqlite_template")) as url:
+            yield url
     else:
         template = request.getfixturevalue("postgres_template")
         with _database(request.getfixturevalue("postgres_url"), template) as url:
@@ -74,10 +86,20 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @contextmanager
+def _file(template: Path) -> Iterator[str]:
+    with folder_in_memory("lorry-sqlite-") as folder:
+        shutil.copy(template, folder / "registry.db")
+        yield f"sqlite:///{folder / 'registry.db'}"
+
+
+@contextmanager
 def _database(url: str, template: str) -> Iterator[str]:
-    """Dropped afterwards: hundreds of them would take minutes when the server goes."""
+    """A copy of its files, not of each page by way of the log. Dropped afterwards: hundreds of them would take minutes
+    when the server goes."""
     name = f"lorry_test_{next(_COUNTER)}"
-    _execute(url, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    with psycopg.connect(url.format(name="postgres"), autocommit=True) as connection:
+        strategy = "STRATEGY FILE_COPY" if connection.info.server_version >= 150_000 else ""
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {strategy}'.encode())
     try:
         yield url.format(name=name)
     finally:
@@ -107,15 +129,22 @@ class World:
         return text
 
 
-@pytest.fixture
-async def world(url: str) -> AsyncIterator[World]:
+@asynccontextmanager
+async def opened(url: str, admin_key: str | None = None) -> AsyncIterator[World]:
+    """With the first administrator's key, which is made where none is given."""
     registry = Registry(url, PEPPERS, CHEAP)
-    key = await _first_admin(registry.database, PEPPERS)
+    key = admin_key or await _first_admin(registry.database, PEPPERS)
     assert key is not None
     source = registry.snapshots()
     admin = (await source.start()).authenticate(key, NOW)
     yield World(registry, source, admin, key)
     await registry.close()
+
+
+@pytest.fixture
+async def world(url: str) -> AsyncIterator[World]:
+    async with opened(url) as made:
+        yield made
 
 
 TINY_CONFIG: dict[str, Any] = {

@@ -275,7 +275,7 @@ def test_any_history(url: str) -> None:
             run_state_machine_as_test(
                 Here,
                 settings=settings(
-                    max_examples=8,
+                    max_examples=8 if url.startswith("sqlite") else 4,
                     stateful_step_count=20,
                     deadline=None,
                     suppress_health_check=list(HealthCheck),

@@ -82,7 +82,8 @@ def asked_for() -> Iterator[tuple[str, str]]:
     """(file, action) wherever the code asks, and where it hands an action on."""
     for package in (lorry, lorry_admin):
         for path in Path(str(package.__file__)).parent.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            source = path.read_text()
+            for node in ast.walk(ast.parse(source)) if "require(" in source or "servable(" in source else ():
                 if not isinstance(node, ast.Call):
                     continue
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))

@@ -217,7 +217,7 @@ def test_any_history_keeps_the_bound(url: str, caplog: pytest.LogCaptureFixture)
     run_state_machine_as_test(  # type: ignore[no-untyped-call, unused-ignore]  # hypothesis's own
         machine,
         settings=settings(
-            max_examples=15,
+            max_examples=15 if url.startswith("sqlite") else 8,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
