@@ -120,7 +120,7 @@ def recent_board(
             ]
             for one in failed
         ],
-        "Nothing failed lately.",
+        "None since this gateway started.",
     )  # fmt: skip
     slowest = Table(
         "slow",
@@ -146,7 +146,7 @@ def recent_board(
             ]
             for one in slow
         ],
-        "No request ended in the last hour.",
+        "None at this gateway in the last hour.",
     )  # fmt: skip
     return Board([Panel("", (), [failures, slowest])])
 

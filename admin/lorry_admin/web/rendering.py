@@ -13,6 +13,7 @@ from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.api.v1 import user_admin_pb2 as user_pb
 from lorry.client.admin.differences import state_word
 from lorry_admin.web import formats
+from lorry_admin.web.agents import agent_words
 from lorry_admin.web.statics import shared_statics
 
 FOLDER = Path(__file__).parent / "templates"
@@ -70,6 +71,9 @@ def templates() -> Environment:
         iso=formats.iso,
         ago=formats.ago,
         pretty_json=formats.pretty_json,
+        figure=formats.figure,
+        price=formats.price,
+        agent=agent_words,
         last=lambda name: name.rsplit("/", 1)[-1],
     )
     made.globals.update(
