@@ -14,7 +14,7 @@ from lorry_admin.web.actors import user_of
 from lorry_admin.web.agents import WORDS_MAX, agent_words
 from lorry_admin.web.rendering import FOLDER
 
-_CODE = re.compile(r"<code>(lorry [^<]+)</code>")
+_CODE = re.compile(r"(?:<code>|\n)(lorry [^<\n]+)</code>")
 CHROME = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/150.0.0.0 Safari/537.36"
 EDGE = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/150 Safari/537 Edg/150"
 PHONE = "Mozilla/5.0 (iPhone; CPU iPhone OS 19_0 like Mac OS X) AppleWebKit (KHTML, like Gecko) Version/19 Safari/604"
@@ -23,7 +23,7 @@ PHONE = "Mozilla/5.0 (iPhone; CPU iPhone OS 19_0 like Mac OS X) AppleWebKit (KHT
 def test_every_command_of_a_page_is_one() -> None:
     found = {file.name: _CODE.findall(file.read_text()) for file in FOLDER.glob("*.html")}
     commands = {(name, text) for name, texts in found.items() for text in texts}
-    assert {name for name, _ in commands} >= {"adapters.html", "login.html", "replicas.html"}
+    assert {name for name, _ in commands} >= {"adapters.html", "key.html", "login.html", "replicas.html"}
     for name, text in sorted(commands):
         words = shlex.split(unescape(re.sub(r"\{\{.*?\}\}", "tenants/acme", text)))[1:]
         try:
