@@ -125,7 +125,7 @@ def recent_board(
     slowest = Table(
         "slow",
         "Slowest of the last hour",
-        [Column("When (UTC)"), Column("Request"), *whose, Column("Model"), Column("Digest"), Column("Outcome"),
+        [Column("When (UTC)"), Column("Request"), *whose, Column("Model"), Column("Outcome"),
          Column("Took", NUM), Column("Queue", NUM), Column("Load", NUM), Column("Prefill", NUM),
          Column("First token", NUM), Column("Decode", NUM), Column("Tokens", NUM)],
         [
@@ -134,7 +134,6 @@ def recent_board(
                 Cell(one.request_id or "–", style="id"),
                 *([_tenant(one.tenant)] if tenants else []),
                 _model(one),
-                _digest(one.adapter_sha256),
                 Cell(one.outcome, style="code"),
                 Cell(seconds(one.duration_seconds), style=NUM),
                 _seconds(one, "queue_seconds"),
@@ -249,7 +248,7 @@ def _version(name: str, sha256: str) -> Cell:
 
 
 def _model(one: tenant_pb.RecentRequest) -> Cell:
-    return _version(one.version, "x") if one.version else Cell(one.model or "–")
+    return _version(one.version, "x") if one.version else Cell(one.model or "–", style="id")
 
 
 def _digest(sha256: str) -> Cell:
