@@ -9,6 +9,7 @@ GUARDS_TEST = "tests/integration/web/test_guards.py"
 EXPIRED = "tests/integration/web/test_expired.py"
 HOSTILE = "tests/integration/web/test_hostile.py"
 KEPT = "tests/unit/web/test_kept.py"
+LOGIN_LOG = "tests/integration/web/test_login_log.py"
 
 GUARDS = (
     Guard(
@@ -59,6 +60,20 @@ GUARDS = (
         '    return place if _LOCAL.fullmatch(place) else "/"\n',
         "    return place\n",
         (f"{GUARDS_TEST}::test_the_way_back_is_here",),
+    ),
+    Guard(
+        "what_is_no_users_name_is_not_told",
+        f"{WEB}/login_log.py",
+        '    return (name, tenant) if is_part(name) and is_part(tenant) else ("", "")\n',
+        "    return (name, tenant)\n",
+        (f"{LOGIN_LOG}::test_what_is_no_name_is_not_told", f"{LOGIN_LOG}::test_who_is_named"),
+    ),
+    Guard(
+        "a_password_typed_twice_is_not_told",
+        f"{WEB}/pages/login.py",
+        '    told = "" if username == password else username\n',
+        "    told = username\n",
+        (f"{LOGIN_LOG}::test_what_is_no_name_is_not_told",),
     ),
     Guard(
         "a_body_in_pieces_is_bounded",

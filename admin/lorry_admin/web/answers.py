@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -15,7 +16,7 @@ from lorry.registry.authz import not_visible
 from lorry_admin.web.cookies import LOGIN_FORM
 from lorry_admin.web.guard import Receive, Scope, Send, unforeseen
 from lorry_admin.web.kept import Kept
-from lorry_admin.web.pages.login import login_page, next_of
+from lorry_admin.web.pages.login import local_path, login_page, next_of
 from lorry_admin.web.remedies import remedy_of
 from lorry_admin.web.rendering import rendered
 from lorry_admin.web.site import site_of
@@ -63,6 +64,7 @@ def error_response(request: Request, error: LorryError) -> Response:
         "title": _TITLES.get(error.http_status, "Something went wrong"),
         "remedy": "" if isinstance(error, ResourceNotFound) else remedy_of(error),
         "kept": kept,
+        "back": "" if visit is None or isinstance(error, ResourceNotFound) else _back(request),
     }
     if visit is None:
         context: dict[str, Any] = {"visit": None, "said": "", "path": ""}
@@ -73,6 +75,15 @@ def error_response(request: Request, error: LorryError) -> Response:
     else:
         context = visit.context()
     return HTMLResponse(rendered("error.html", **context, **shown), status_code=error.http_status)
+
+
+def _back(request: Request) -> str:
+    """The page of this app whose form was refused; "" where no browser says so."""
+    came = urlsplit(request.headers.get("referer", ""))
+    if request.method in ("GET", "HEAD") or not came.path or came.netloc != request.headers.get("host"):
+        return ""
+    place = local_path(f"{came.path}?{came.query}" if came.query else came.path)
+    return "" if place == "/" else place
 
 
 async def _lorry(request: Request, error: Exception) -> Response:

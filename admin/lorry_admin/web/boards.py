@@ -19,7 +19,8 @@ LIVE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``href`` "": no link. ``style``: a class. ``title``: of what the words shorten."""
+    """``href`` "": no link. ``style``: num, nowrap, code, or id (one that may be long). ``title``: of what the words
+    shorten."""
 
     words: str
     href: str = ""

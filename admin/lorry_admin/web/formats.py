@@ -44,7 +44,27 @@ def seconds(value: float | None) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    return "–" if not whole else f"{100 * part / whole:.3g}%"
+    """With three digits that matter; what is less than a tenth, but something, as that."""
+    if not whole:
+        return "–"
+    found = 100 * part / whole
+    return "<0.1%" if 0 < found < 0.1 else f"{found:.3g}%"
+
+
+def figure(text: str) -> str:
+    """A number that is written whole, as it was computed: with three digits where it has a fraction, "–" for none."""
+    if not text:
+        return "–"
+    try:
+        return text if text.lstrip("-").isdigit() else f"{float(text):.3g}"
+    except ValueError:
+        return text
+
+
+def price(text: str) -> str:
+    """With two decimals at least, as money is written."""
+    whole, _, decimals = text.partition(".")
+    return f"{whole}.{decimals.ljust(2, '0')}"
 
 
 def moment(value: Timestamp | datetime | float | None) -> datetime | None:
@@ -101,6 +121,6 @@ def pretty_json(text: str) -> str:
 
 
 __all__ = [
-    "alias_words",
-    "ago", "iso", "moment", "number", "percent", "pretty_json", "seconds", "short_number", "size", "stamp",
+    "ago", "alias_words", "figure", "iso", "moment", "number", "percent", "pretty_json", "price", "seconds",
+    "short_number", "size", "stamp",
 ]  # fmt: skip

@@ -78,14 +78,14 @@ def queue_board(found: pb.ListWaitingRequestsResponse, now: float | None = None)
          Column("Prompt tokens", NUM), Column("Preempted", NUM), Column("Engine")],
         [
             [
-                Cell(f"{one.request_id} #{one.choice}" if one.choice else one.request_id, style="code"),
+                Cell(f"{one.request_id} #{one.choice}" if one.choice else one.request_id, style="id"),
                 _tenant(one.tenant),
                 _version(one.version, one.adapter_sha256),
                 Cell(reason_word(one.reason)),
                 Cell(seconds(_passed(one.start_time, now)), style=NUM),
                 Cell(number(one.prompt_tokens), style=NUM),
                 Cell(number(one.preemptions), style=NUM),
-                Cell(one.replica or "in the gateway"),
+                Cell(one.replica or "in the gateway", style="nowrap"),
             ]
             for one in found.requests
         ],
@@ -108,8 +108,8 @@ def recent_board(
          Column("Took", NUM), Column("Queue", NUM), Column("Tokens out", NUM)],
         [
             [
-                Cell(stamp(one.start_time)),
-                Cell(one.request_id or "–", style="code"),
+                Cell(stamp(one.start_time), style="nowrap"),
+                Cell(one.request_id or "–", style="id"),
                 *([_tenant(one.tenant)] if tenants else []),
                 _model(one),
                 Cell(one.outcome, style="code"),
@@ -120,21 +120,20 @@ def recent_board(
             ]
             for one in failed
         ],
-        "Nothing failed lately.",
+        "None since this gateway started.",
     )  # fmt: skip
     slowest = Table(
         "slow",
         "Slowest of the last hour",
-        [Column("When (UTC)"), Column("Request"), *whose, Column("Model"), Column("Digest"), Column("Outcome"),
-         Column("Took", NUM), Column("Queue", NUM), Column("Adapter load", NUM), Column("Prefill", NUM),
-         Column("First token", NUM), Column("Decode", NUM), Column("Tokens in / out", NUM)],
+        [Column("When (UTC)"), Column("Request"), *whose, Column("Model"), Column("Outcome"),
+         Column("Took", NUM), Column("Queue", NUM), Column("Load", NUM), Column("Prefill", NUM),
+         Column("First token", NUM), Column("Decode", NUM), Column("Tokens", NUM)],
         [
             [
-                Cell(stamp(one.start_time)),
-                Cell(one.request_id or "–", style="code"),
+                Cell(stamp(one.start_time)[11:], style="nowrap"),
+                Cell(one.request_id or "–", style="id"),
                 *([_tenant(one.tenant)] if tenants else []),
                 _model(one),
-                _digest(one.adapter_sha256),
                 Cell(one.outcome, style="code"),
                 Cell(seconds(one.duration_seconds), style=NUM),
                 _seconds(one, "queue_seconds"),
@@ -146,7 +145,8 @@ def recent_board(
             ]
             for one in slow
         ],
-        "No request ended in the last hour.",
+        "None at this gateway in the last hour.",
+        "Load is the part of the queue's time until the adapter was in host memory; tokens are those in and out.",
     )  # fmt: skip
     return Board([Panel("", (), [failures, slowest])])
 
@@ -216,7 +216,7 @@ def _engine(at: int, one: pb.EngineMemory, now: float) -> Panel:
         [Column("When (UTC)"), Column("Adapter"), Column("Digest"), Column("From"), Column("Why"),
          Column("Bytes", NUM)],
         [
-            [Cell(stamp(row.evict_time)), _version(row.version, row.sha256), _digest(row.sha256),
+            [Cell(stamp(row.evict_time), style="nowrap"), _version(row.version, row.sha256), _digest(row.sha256),
              Cell(_TIERS.get(row.tier, "unknown")), Cell(_CAUSES.get(row.cause, "unknown")),
              Cell(size(row.bytes), style=NUM)]
             for row in one.recent_evictions
@@ -248,7 +248,7 @@ def _version(name: str, sha256: str) -> Cell:
 
 
 def _model(one: tenant_pb.RecentRequest) -> Cell:
-    return _version(one.version, "x") if one.version else Cell(one.model or "–")
+    return _version(one.version, "x") if one.version else Cell(one.model or "–", style="id")
 
 
 def _digest(sha256: str) -> Cell:

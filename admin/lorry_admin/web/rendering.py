@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.api.v1 import user_admin_pb2 as user_pb
 from lorry.client.admin.differences import state_word
 from lorry_admin.web import formats
+from lorry_admin.web.agents import agent_words
 from lorry_admin.web.statics import shared_statics
 
+_TICKED = re.compile(r"`([^`]{1,200})`")
 FOLDER = Path(__file__).parent / "templates"
 SAID: Mapping[str, str] = {
     "adapter-created": "Adapter created. Give it a first version.",
@@ -70,6 +74,10 @@ def templates() -> Environment:
         iso=formats.iso,
         ago=formats.ago,
         pretty_json=formats.pretty_json,
+        figure=formats.figure,
+        price=formats.price,
+        agent=agent_words,
+        ticked=ticked,
         last=lambda name: name.rsplit("/", 1)[-1],
     )
     made.globals.update(
@@ -85,6 +93,11 @@ def templates() -> Environment:
     return made
 
 
+def ticked(text: str) -> Markup:
+    """An error's words, with what stands between backticks as code. Everything is escaped."""
+    return Markup(_TICKED.sub(r"<code>\1</code>", str(escape(text))))
+
+
 def role_word(whose: pb.ApiKey | user_pb.User) -> str:
     return pb.Role.Name(whose.role).removeprefix("ROLE_").lower().replace("_", " ")
 
@@ -98,4 +111,4 @@ def rendered(template: str, **context: Any) -> str:
     return templates().get_template(template).render(**context)
 
 
-__all__ = ["FOLDER", "SAID", "quota_value", "rendered", "role_word", "templates"]
+__all__ = ["FOLDER", "SAID", "quota_value", "rendered", "role_word", "templates", "ticked"]

@@ -247,7 +247,7 @@ async def answering(seen: Seen, model: str) -> str:
     return str(await facts.text_content())
 
 
-SHOWN = ("overview", "adapters", "usage", "tenants", "replicas")
+SHOWN = ("overview", "adapters", "usage", "tenants", "replicas", "memory", "requests", "audit")
 """In the documentation, beside what the tests above did."""
 TENANT_PAGES = {
     "overview": "/tenants/acme?period=1h",

@@ -203,4 +203,4 @@ async def test_figures_of_the_overview(here: World) -> None:
     assert "QUOTA_EXCEEDED" in page
     told = (await vera.get("/tenants/acme?period=30d")).text
     assert f"<dd>{cost:.2f}</dd>" in told, "who sees what was used sees what it costs, and why"
-    assert '<td class="num">2</td>' in (await vera.get("/tenants/acme/prices")).text
+    assert '<td class="num">2.00</td>' in (await vera.get("/tenants/acme/prices")).text

@@ -21,7 +21,12 @@ _WORDS = {
     "owner": "generates, and manages adapters and keys",
 }
 ROLES = {role: words for role, words in _WORDS.items() if role in KNOWN_ROLES}
-OVERLAPS = {"0": "at once", "3600": "after 1 hour", "86400": "after 1 day", "604800": "after 7 days"}
+OVERLAPS = {
+    "0": "old one ends at once",
+    "3600": "old one ends in 1 hour",
+    "86400": "old one ends in 1 day",
+    "604800": "old one ends in 7 days",
+}
 
 
 @router.get("/tenants/{tenant}/keys")

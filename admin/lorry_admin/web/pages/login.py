@@ -15,6 +15,7 @@ from lorry.errors import LorryError, PermissionDenied
 from lorry_admin.web.cookies import LOGIN_FORM, SAID, SESSION
 from lorry_admin.web.forms import read_form
 from lorry_admin.web.kept import Kept, decode
+from lorry_admin.web.login_log import address_of, log_login
 from lorry_admin.web.remedies import remedy_of
 from lorry_admin.web.rendering import rendered
 from lorry_admin.web.site import site_of
@@ -56,7 +57,7 @@ def login_page(
         "kept": kept,
         "expired": expired,
         "error": error,
-        "remedy": "" if error is None else remedy_of(error),
+        "remedy": "" if error is None or error.http_status == 401 else remedy_of(error),
         "username": username,
         "place": place,
     }
@@ -83,20 +84,25 @@ async def log_in(request: Request) -> Response:
     form = await read_form(request, site.config.form_bytes)
     kept = decode(form.values.get("kept", ""), site.config.kept_bytes)
     place, username = local_path(form.text("next")), form.text("username")
+    password = form.values.get("password", "")[:1000]
+    told = "" if username == password else username
     token = site.cookies.get(request, LOGIN_FORM)
     if not token or not hmac.compare_digest(token.encode(), form.values.get("csrf", "").encode()):
         error: LorryError = PermissionDenied("csrf: the login page was open for too long; send it once more")
+        log_login(request, "login", told, None, error)
         return login_page(request, kept=kept, error=error, username=username, place=place, status=403)
     try:
         text, session = await site.accounts.log_in(
             username[:200],
-            form.values.get("password", "")[:1000],
+            password,
             agent=request.headers.get("user-agent", "")[:200],
-            address=request.client.host if request.client else "",
+            address=address_of(request),
             now=site.now(),
         )
     except LorryError as found:
+        log_login(request, "login", told, None, found)
         return login_page(request, kept=kept, error=found, username=username, place=place, status=found.http_status)
+    log_login(request, "login", told, session)
     response: Response
     if kept is not None:
         visit = Visit(request, site, session)
@@ -112,6 +118,7 @@ async def log_in(request: Request) -> Response:
 async def log_out(post: Posted) -> Response:
     site = post.visit.site
     await site.accounts.log_out(site.cookies.get(post.visit.request, SESSION))
+    log_login(post.visit.request, "logout", "", post.visit.session)
     response = post.visit.go("/login", "logged-out")
     site.cookies.clear(response, SESSION)
     return response

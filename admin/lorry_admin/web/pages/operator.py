@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -11,12 +13,14 @@ from lorry.client.admin.fleet import drain_replica, list_replicas, undrain_repli
 from lorry_admin.web.visits import Posted, Visiting
 
 router = APIRouter()
+SILENT_S = 15.0
+"""Replicas report every two seconds."""
 
 
 @router.get("/operator/replicas")
 async def replicas(visit: Visiting) -> Response:
     listed = await visit.listed(list_replicas())
-    return visit.page("replicas.html", listed=listed, kind=_kind, state=_state)
+    return visit.page("replicas.html", listed=listed, kind=_kind, state=partial(_state, now=visit.site.now()))
 
 
 @router.post("/operator/replicas/{replica}/drain")
@@ -60,8 +64,11 @@ def _kind(replica: pb.Replica) -> str:
     return pb.ReplicaKind.Name(replica.kind).removeprefix("REPLICA_KIND_").lower()
 
 
-def _state(replica: pb.Replica) -> str:
+def _state(replica: pb.Replica, now: float) -> str:
+    """A process that was killed says nothing of it: what it said last is no news then."""
+    if now - replica.seen_time.seconds > SILENT_S:
+        return "silent"
     return pb.ReplicaState.Name(replica.state).removeprefix("REPLICA_STATE_").lower()
 
 
-__all__ = ["base", "bases", "create", "drain", "replicas", "router", "undrain"]
+__all__ = ["SILENT_S", "base", "bases", "create", "drain", "replicas", "router", "undrain"]

@@ -10,6 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from lorry.client.admin.records import export_usage, query_usage
 from lorry.errors import InvalidRequest
+from lorry_admin.web.actors import users_of_keys
 from lorry_admin.web.costs import cost_of
 from lorry_admin.web.visits import Visit, Visiting
 
@@ -70,6 +71,7 @@ async def usage(visit: Visiting) -> Response:
         total=total,
         cost=await cost_of(visit, days),
         listed=listed,
+        names=await users_of_keys(visit) if "key" in GROUPS[by] else {},
         by=by,
         groups=GROUPS[by],
         labels=LABELS,

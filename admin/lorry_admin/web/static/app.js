@@ -3,6 +3,11 @@ import { made, renewed } from "./calls.js";
 
 document.documentElement.classList.add("scripted");
 
+// On a phone the navigation is one line: where one is stands in sight.
+const here = document.querySelector(".side [aria-current]");
+const side = here && here.closest(".side");
+if (side && side.scrollWidth > side.clientWidth) side.scrollLeft = here.offsetLeft - (side.clientWidth - here.offsetWidth) / 2;
+
 for (const form of document.querySelectorAll("form[data-ask]")) {
   form.addEventListener("submit", (event) => {
     if (!window.confirm(form.dataset.ask)) event.preventDefault();

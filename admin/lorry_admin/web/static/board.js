@@ -5,14 +5,14 @@ const board = document.querySelector("[data-board]");
 const state = document.querySelector("[data-live-state]");
 
 function cell([text, href, style, title], head) {
-  const element = made(head ? "th" : "td", "", style === "num" ? "num" : "");
+  const element = made(head ? "th" : "td", "", style === "num" || style === "nowrap" ? style : "");
   if (head) element.scope = "row";
   if (href) {
     const link = made("a", text);
     link.href = href;
     element.append(link);
-  } else if (style === "code") {
-    const code = made("code", text);
+  } else if (style === "code" || style === "id") {
+    const code = made("code", text, style === "id" ? style : "");
     if (title) code.title = title;
     element.append(code);
   } else element.textContent = text;
@@ -21,6 +21,12 @@ function cell([text, href, style, title], head) {
 
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+// Somebody is at one of its links, or marks what stands there, to copy it.
+function held(body) {
+  const marked = document.getSelection();
+  return body.contains(document.activeElement) || (!marked.isCollapsed && marked.containsNode(body, true));
 }
 
 function show(found) {
@@ -47,7 +53,7 @@ function show(found) {
       row.append(none);
       rows.push(row);
     }
-    if (!body.contains(document.activeElement)) body.replaceChildren(...rows);
+    if (!held(body)) body.replaceChildren(...rows);
   }
   for (const note of board.querySelectorAll("[data-note]")) {
     put(note, found.notes[note.dataset.note]);

@@ -14,6 +14,8 @@ from lorry.registry.tenants.roles import PLATFORM_TENANT
 
 PROMPT, CACHED_PROMPT, OUTPUT = "0.10", "0.02", "0.40"
 """Prices of a million tokens, in euros."""
+TOKENS_PER_MONTH, CONCURRENCY = 1_000_000, 16
+"""Of each tenant: far from what the demo asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ async def fill(admin: AdminClient, examples: Path, say: Callable[[str], None]) -
         keys[tenant.name] = (await admin.create_key(tenant.name, "developer", "owner")).text
         await admin.grant(tenant.name, BASE_MODEL)
         await admin.set_price(tenant.name, "EUR", prompt=PROMPT, cached_prompt=CACHED_PROMPT, output=OUTPUT)
+        await admin.set_quota(tenant.name, tokens_per_month=TOKENS_PER_MONTH, concurrency=CONCURRENCY)
         for name in tenant.adapters:
             await admin.create_adapter(tenant.name, name)
             version = await admin.push(tenant.adapter(name), examples / name, BASE_MODEL)
