@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads ruin shared cores
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU; it is read when their modules are imported
@@ -16,6 +17,7 @@ import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]  # xdist has no types
 
 from tests.prepared_base import prepared_base
+from tests.support.interpreter import hasten
 
 E2E = "tests/e2e/"
 
@@ -39,6 +41,11 @@ class Workers:
 def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.has_plugin("xdist"):
         config.pluginmanager.register(Workers())
+
+
+def pytest_collection_finish() -> None:
+    if "triton.runtime.interpreter" in sys.modules:  # some test here has kernels
+        hasten()
 
 
 @pytest.hookimpl(wrapper=True)
