@@ -1,8 +1,8 @@
 """SmolLM2 and the example adapters against transformers and PEFT, the same weights in float32.
 
-64 greedy tokens each, alone and all in one batch, with whole and with chunked prefill; fewer from cached prefixes. One forward pass of the
-oracle over prompt and answer gives its logits at every position: where its choice, given the same beginning,
-is the engine's token at every position, its greedy answer is the engine's answer.
+64 greedy tokens each, alone and all in one batch, with whole and with chunked prefill; fewer from cached prefixes and
+under preemption. One forward pass of the oracle over prompt and answer gives its logits at every position: where its
+choice, given the same beginning, is the engine's token at every position, its greedy answer is the engine's answer.
 """
 
 import asyncio
