@@ -38,4 +38,9 @@ class PagedBench(Bench):
         self.scheduler, self.runner = parts.scheduler, parts.paged.runner
 
 
-__all__ = ["PagedBench"]
+class OneLayer(PagedBench):
+    page_tokens = 32
+    """A page of so few layers must be long to hold a chunk."""
+
+
+__all__ = ["OneLayer", "PagedBench"]
