@@ -54,11 +54,10 @@ def oracle(base_dir: Path) -> dict[str, Any]:
 
 def oracle_logits(oracle: dict[str, Any], name: str, ids: list[int]) -> torch.Tensor:
     """``[len(ids), V]``: of a beginning of ids that were asked before, a part of those."""
-    known, logits = oracle["known"].get(name, ((), torch.empty(0)))
-    if tuple(ids) != known[: len(ids)]:
-        logits = forward(oracle["model"], name, ids)
-        oracle["known"][name] = tuple(ids), logits
-    return logits[: len(ids)]
+    known: tuple[tuple[int, ...], torch.Tensor] = oracle["known"].get(name, ((), torch.empty(0)))
+    if tuple(ids) != known[0][: len(ids)]:
+        known = oracle["known"][name] = tuple(ids), forward(oracle["model"], name, ids)
+    return known[1][: len(ids)]
 
 
 @torch.inference_mode()
