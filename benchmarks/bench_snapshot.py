@@ -214,12 +214,12 @@ def summary(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}_p50": statistics.median(values), f"{name}_p99": quantile(values, 0.99), f"{name}_max": max(values)}
 
 
-def apply(snapshot: Snapshot) -> dict[str, float]:
+def apply(snapshot: Snapshot, deltas: int) -> dict[str, float]:
     """Milliseconds."""
     tables, found = snapshot.tables, []
-    adapters = list(tables.adapters.values())[:DELTAS]
-    keys, tenants = list(tables.keys.values())[:DELTAS], list(tables.tenants.values())[:DELTAS]
-    for n in range(DELTAS):
+    adapters = list(tables.adapters.values())[:deltas]
+    keys, tenants = list(tables.keys.values())[:deltas], list(tables.tenants.values())[:deltas]
+    for n in range(deltas):
         adapter, key, tenant = adapters[n % len(adapters)], keys[n % len(keys)], tenants[n % len(tenants)]
         owner = TenantId(adapter.tenant)
         rows: list[dict[str, Any]] = [
@@ -234,18 +234,20 @@ def apply(snapshot: Snapshot) -> dict[str, float]:
     return summary("apply_ms", found)
 
 
-async def refresh(registry: Registry, source: SnapshotSource, adapters: int) -> dict[str, float]:
+async def refresh(registry: Registry, source: SnapshotSource, adapters: int, deltas: int) -> dict[str, float]:
     """Milliseconds from the commit. Adapters are deleted and undeleted."""
-    runs = [await _refreshes(registry, source, adapters, run) for run in range(RUNS)]
+    runs = [
+        await _refreshes(registry, source, adapters, range(run * deltas, (run + 1) * deltas)) for run in range(RUNS)
+    ]
     of_floor = [run["refresh_ms_p99"] / run["floor_ms_p99"] for run in runs]
     return {name: statistics.median(run[name] for run in runs) for name in runs[0]} | {
         "refresh_of_floor_p99": statistics.median(of_floor)
     }
 
 
-async def _refreshes(registry: Registry, source: SnapshotSource, adapters: int, run: int) -> dict[str, float]:
+async def _refreshes(registry: Registry, source: SnapshotSource, adapters: int, changes: range) -> dict[str, float]:
     found: dict[str, list[float]] = {"refresh_ms": [], "look_ms": [], "floor_ms": []}
-    for n in range(run * DELTAS, (run + 1) * DELTAS):
+    for n in changes:
         async with registry.database.write() as session:
             row = await session.get_one(Adapter, f"ad_{n % adapters:032x}")
             row.deleted_at = utcnow() if row.deleted_at is None else None
@@ -303,7 +305,7 @@ def hidden(snapshot: Snapshot, keys: dict[int, str]) -> dict[str, float]:
     return {f"{kind}_us": statistics.median(values) for kind, values in found.items()}
 
 
-async def measure(url: str, adapters: int, tenants: int, progress: Progress) -> dict[str, Any]:
+async def measure(url: str, adapters: int, tenants: int, deltas: int, progress: Progress) -> dict[str, Any]:
     await asyncio.to_thread(migrate_sync, url)
     registry = Registry(url, PEPPERS)
     try:
@@ -314,20 +316,20 @@ async def measure(url: str, adapters: int, tenants: int, progress: Progress) -> 
         result: dict[str, Any] = {"adapters": adapters, "tenants": tenants, **await load(source)}
         progress.update(task, description=f"{adapters} adapters: changes and calls")
         result |= check(source.current(), keys, adapters) | hidden(source.current(), keys)
-        result |= apply(source.current())
-        result |= await refresh(registry, source, adapters)
+        result |= apply(source.current(), deltas)
+        result |= await refresh(registry, source, adapters, deltas)
         progress.update(task, description=f"{adapters} adapters: done", total=1, completed=1)
         return result
     finally:
         await registry.close()
 
 
-def run(sizes: Sequence[tuple[int, int]], url: str | None = None) -> dict[str, Any]:
+def run(sizes: Sequence[tuple[int, int]], url: str | None = None, deltas: int = DELTAS) -> dict[str, Any]:
     cells: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch, Progress(transient=True) as progress:
         for adapters, tenants in sizes:
             target = url.format(size=adapters) if url else f"sqlite:///{Path(scratch) / f'{adapters}.db'}"
-            cells.append(asyncio.run(measure(target, adapters, tenants, progress)))
+            cells.append(asyncio.run(measure(target, adapters, tenants, deltas, progress)))
     smallest = cells[0]
     for cell in cells:
         cell["of_smallest"] = {

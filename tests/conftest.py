@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads ruin shared cores
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU; it is read when their modules are imported
@@ -17,6 +18,7 @@ from hypothesis import settings
 from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]  # xdist has no types
 
 from tests.prepared_base import prepared_base
+from tests.support.interpreter import hasten
 
 settings.register_profile("lorry", deadline=None)  # whose machine is busy with something else has found nothing
 settings.load_profile("lorry")
@@ -43,6 +45,11 @@ class Workers:
 def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.has_plugin("xdist"):
         config.pluginmanager.register(Workers())
+
+
+def pytest_collection_finish() -> None:
+    if "triton.runtime.interpreter" in sys.modules:  # some test here has kernels
+        hasten()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,6 +29,7 @@ class PagedBench(Bench):
     draws: tuple[Any, str] = (runner, "draw_on_device")
 
     def _build(self, config: EngineConfig) -> None:
+        torch.set_num_threads(config.threads)  # as for the CPU's runner: products have other bits on two
         dtype = DTYPES[config.dtype]
         layout = page_layout(self.spec, config.memory, dtype, CPU)
         base = BaseTensors(config.base_dir, self.spec, dtype)
@@ -37,4 +38,9 @@ class PagedBench(Bench):
         self.scheduler, self.runner = parts.scheduler, parts.paged.runner
 
 
-__all__ = ["PagedBench"]
+class OneLayer(PagedBench):
+    page_tokens = 32
+    """A page of so few layers must be long to hold a chunk."""
+
+
+__all__ = ["OneLayer", "PagedBench"]

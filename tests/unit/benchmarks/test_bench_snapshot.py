@@ -6,7 +6,7 @@ import bench_snapshot
 
 
 def test_the_benchmark_measures_what_it_says() -> None:
-    result = bench_snapshot.run([(40, 5), (80, 10)])
+    result = bench_snapshot.run([(40, 5), (80, 10)], deltas=20)
     small, large = result["cells"]
     assert result["database"] == "sqlite"
     assert [(cell["adapters"], cell["tenants"]) for cell in (small, large)] == [(40, 5), (80, 10)]

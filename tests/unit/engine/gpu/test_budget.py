@@ -15,7 +15,7 @@ from lorry.models.weights import load_tensors, read_spec
 from tests.support.tiny_base import write_tiny_base
 
 CPU = torch.device("cpu")
-MEMORY = MemoryConfig(budget_bytes=0, page_tokens=16, max_slots=2, max_rank=16, extras_fraction=0.25)
+MEMORY = MemoryConfig(budget_bytes=0, page_tokens=32, max_slots=2, max_rank=16, extras_fraction=0.25)
 LIMITS = SchedulerConfig(max_sequences=2, token_budget=16, prefill_chunk_tokens=16, context_tokens=64)
 
 
@@ -38,7 +38,7 @@ class FakeMeter:
 
 
 def test_what_the_largest_steps_leave(tmp_path: Path) -> None:
-    write_tiny_base(tmp_path)
+    write_tiny_base(tmp_path, num_hidden_layers=1)
     spec = read_spec(tmp_path)
     tensors, layout = load_tensors(tmp_path, spec, torch.float32), page_layout(spec, MEMORY, torch.float32, CPU)
     pages = LIMITS.max_sequences + 1 + 2 + largest_pages(spec, layout, MEMORY.max_rank)

@@ -9,7 +9,7 @@ import pytest
 from lorry.errors import SlotIntegrity
 from tests.support.adapters import save_adapter
 from tests.support.mixing import Loaded, Script
-from tests.support.paged import PagedBench
+from tests.support.paged import OneLayer, PagedBench
 from tests.support.tiny_base import write_tiny_base
 
 IDS = (1, 72, 300, 5, 33, 200, 7)
@@ -19,10 +19,10 @@ Built = tuple[PagedBench, Path]
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     root = tmp_path_factory.mktemp("foreign")
-    base = write_tiny_base(root / "base")
+    base = write_tiny_base(root / "base", num_hidden_layers=1)
     for number in range(2):
         save_adapter(base, root / f"adapter-{number}", seed=number)
-    return PagedBench(root / "base"), root
+    return OneLayer(root / "base"), root
 
 
 def run(bench: PagedBench, loaded: Loaded | None, prefill: int = 4) -> Script:

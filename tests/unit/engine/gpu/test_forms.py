@@ -16,7 +16,7 @@ from lorry.engine.gpu.runner import PagedRunner
 from lorry_kernels.ops.launches import Launch, heard
 from tests.support.kinds import LARGER, LAYER_KINDS, VOCABULARY_KINDS
 from tests.support.mixing import Bench, Loaded, Script
-from tests.support.paged import PagedBench
+from tests.support.paged import OneLayer, PagedBench
 from tests.support.tiny_base import write_tiny_model
 from tests.support.zoo import Kind, load_base, make
 
@@ -44,11 +44,6 @@ FORMS = {
 }
 BIASED = "qwen2"
 """A base whose qkv has a bias, and whose embedding is not its head."""
-
-
-class OneLayer(PagedBench):
-    page_tokens = 32
-    """A page of so few layers must be long to hold a chunk."""
 
 
 @pytest.fixture(scope="module")

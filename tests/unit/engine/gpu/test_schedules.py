@@ -91,7 +91,7 @@ async def answers(engine: EngineClient, host: FolderHost[Any], folder: Path) -> 
                 PROMPT,
                 ref,
                 TOKENS,
-                DRAWN if ref is refs[0] else SamplingParams(temperature=0.0),
+                SamplingParams(temperature=0.0),
                 cache_salt=b"one",
             )
         )
