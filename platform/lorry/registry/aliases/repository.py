@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
@@ -24,6 +24,14 @@ class Target:
     canary_permille: int = 0
     deleted: bool = False
     origin: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRollout:
+    """``permille`` is the canary's part now, or when it ended."""
+
+    row: Rollout
+    permille: int
 
 
 async def lock_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: str) -> Adapter:
@@ -147,6 +155,36 @@ async def end_rollout(session: AsyncSession, tenant: VerifiedTenantId, revision:
     await session.execute(step.values(state=state, ended_at=utcnow()).execution_options(synchronize_session=False))
 
 
+async def list_rollouts(
+    session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str, name: str, page: PageRequest
+) -> Sequence[SeenRollout]:
+    """Newest first; of one alias where ``name`` is not empty."""
+    query = select(Rollout, _last_permille()).where(Rollout.adapter_id == adapter_id, _of(tenant, Rollout.adapter_id))
+    if name:
+        query = query.where(Rollout.name == name)
+    if page.after:
+        query = query.where(Rollout.id < page.after)
+    found = await session.execute(query.order_by(Rollout.id.desc()).limit(page.size + 1))
+    return [SeenRollout(row, permille or 0) for row, permille in found]
+
+
+def _last_permille() -> ScalarSelect[int]:
+    """Revisions say it: of those that have the rollout's canary, the newest one that was made before its end."""
+    return (
+        select(AliasRevision.canary_permille)
+        .where(
+            AliasRevision.adapter_id == Rollout.adapter_id,
+            AliasRevision.name == Rollout.name,
+            AliasRevision.number == Rollout.number,
+            AliasRevision.canary_number == Rollout.canary_number,
+            Rollout.ended_at.is_(None) | (AliasRevision.created_at <= Rollout.ended_at),
+        )
+        .order_by(AliasRevision.revision.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
 def newest_revision() -> ColumnElement[bool]:
     """Joins an alias with what it is now."""
     return (
@@ -161,6 +199,7 @@ def _of(tenant: VerifiedTenantId, adapter_id: InstrumentedAttribute[str]) -> Col
 
 
 __all__ = [
+    "SeenRollout",
     "Target",
     "append",
     "end_rollout",
@@ -168,6 +207,7 @@ __all__ = [
     "find_revision",
     "list_current",
     "list_revisions",
+    "list_rollouts",
     "lock_adapter",
     "newest_revision",
     "start_rollout",

@@ -72,6 +72,7 @@ class Rollout(Model):
             sqlite_where=text("ended_at IS NULL"),
             postgresql_where=text("ended_at IS NULL"),
         ),
+        Index("ix_rollout_adapter_id_id", "adapter_id", "id"),
     )
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     adapter_id: Mapped[str] = mapped_column(ID)
