@@ -69,10 +69,10 @@ GUARDS = (
         (f"{ALIAS_TESTS}::test_a_canary_from_its_start_to_its_promotion_and_back[sqlite]",),
     ),
     Guard(
-        "a_rollouts_part_is_not_that_of_a_later_one",
+        "a_rollout_that_ended_has_its_own_part",
         ALIAS_SQL,
-        "            Rollout.ended_at.is_(None) | (AliasRevision.created_at <= Rollout.ended_at),\n",
-        "",
+        "now if row.ended_at is None else row.canary_permille or 0",
+        "now",
         (f"{ROLLOUT_TESTS}::test_every_canary_from_its_start_to_its_end[sqlite]",),
     ),
     Guard(

@@ -1127,7 +1127,7 @@ class Rollout(_message.Message):
     canary_version: _builtins.int
     """The version that got a part of the requests."""
     canary_permille: _builtins.int
-    """That part, in thousandths of the sticky keys: 1 to 999. Of one that ended: the last one."""
+    """That part, in thousandths of the sticky keys: 1 to 999. Of one that ended: the last one; 0 where it was not kept."""
     state: Global___RolloutState.ValueType
     """Whether it runs, or how it ended."""
     actor: _builtins.str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, ScalarSelect, select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
@@ -28,7 +28,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SeenRollout:
-    """``permille`` is the canary's part now, or when it ended."""
+    """``permille`` is the canary's part now, or when it ended; 0 where the release before ended it."""
 
     row: Rollout
     permille: int
@@ -145,44 +145,33 @@ async def start_rollout(
 
 
 async def end_rollout(session: AsyncSession, tenant: VerifiedTenantId, revision: AliasRevision, state: str) -> None:
-    """The one that runs on the alias of ``revision``, if one does."""
+    """The one that runs on the alias, if one does. ``revision`` is its newest one, which has the canary."""
     step = update(Rollout).where(
         Rollout.adapter_id == revision.adapter_id,
         Rollout.name == revision.name,
         Rollout.ended_at.is_(None),
         _of(tenant, Rollout.adapter_id),
     )
-    await session.execute(step.values(state=state, ended_at=utcnow()).execution_options(synchronize_session=False))
+    step = step.values(state=state, ended_at=utcnow(), canary_permille=revision.canary_permille)
+    await session.execute(step.execution_options(synchronize_session=False))
 
 
 async def list_rollouts(
     session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str, name: str, page: PageRequest
 ) -> Sequence[SeenRollout]:
     """Newest first; of one alias where ``name`` is not empty."""
-    query = select(Rollout, _last_permille()).where(Rollout.adapter_id == adapter_id, _of(tenant, Rollout.adapter_id))
+    query = (
+        select(Rollout, AliasRevision.canary_permille)
+        .join(Alias, (Alias.adapter_id == Rollout.adapter_id) & (Alias.name == Rollout.name))
+        .join(AliasRevision, newest_revision())
+        .where(Rollout.adapter_id == adapter_id, _of(tenant, Rollout.adapter_id))
+    )
     if name:
         query = query.where(Rollout.name == name)
     if page.after:
         query = query.where(Rollout.id < page.after)
     found = await session.execute(query.order_by(Rollout.id.desc()).limit(page.size + 1))
-    return [SeenRollout(row, permille or 0) for row, permille in found]
-
-
-def _last_permille() -> ScalarSelect[int]:
-    """Revisions say it: of those that have the rollout's canary, the newest one that was made before its end."""
-    return (
-        select(AliasRevision.canary_permille)
-        .where(
-            AliasRevision.adapter_id == Rollout.adapter_id,
-            AliasRevision.name == Rollout.name,
-            AliasRevision.number == Rollout.number,
-            AliasRevision.canary_number == Rollout.canary_number,
-            Rollout.ended_at.is_(None) | (AliasRevision.created_at <= Rollout.ended_at),
-        )
-        .order_by(AliasRevision.revision.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
+    return [SeenRollout(row, now if row.ended_at is None else row.canary_permille or 0) for row, now in found]
 
 
 def newest_revision() -> ColumnElement[bool]:
