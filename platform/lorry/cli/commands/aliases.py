@@ -99,7 +99,7 @@ def _rollouts(options: argparse.Namespace) -> int:
             lambda one: (
                 one.alias.rpartition("@")[2],
                 one.version,
-                f"{one.canary_version} ({one.canary_permille}/1000)",
+                f"{one.canary_version} ({one.canary_permille}/1000)" if one.canary_permille else one.canary_version,
                 word(fleet.RolloutState, one.state, "ROLLOUT_STATE_"),
                 when(one, "begin_time"),
                 when(one, "end_time"),
