@@ -1,4 +1,4 @@
-"""FleetService: gateways and engines as they were seen last."""
+"""FleetService: gateways and engines as they were seen last, and what rolls out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import grpc.aio
 from lorry.api.v1 import fleet_pb2 as pb
 from lorry.api.v1 import fleet_pb2_grpc as pb_grpc
 from lorry.registry import PageRequest
+from lorry.registry.aliases.repository import SeenRollout
+from lorry.registry.aliases.service import AliasService
 from lorry.registry.db.tables import ReplicaState
 from lorry.registry.fleet.desk import Desk
 from lorry.registry.fleet.naming import LiveNames
 from lorry.registry.fleet.service import FleetService, ReplicaKind
-from lorry.registry.names import parse_replica
+from lorry.registry.names import AdapterName, parse_adapter, parse_replica
 from lorry.registry.rights import require
 from lorry_admin import live
 from lorry_admin.access import Access
@@ -28,10 +30,17 @@ class FleetAdmin(pb_grpc.FleetServiceServicer):
     """Errors go through as LorryError: the server needs ``lorry.api.status.ErrorInterceptor``."""
 
     def __init__(
-        self, access: Access, fleet: FleetService, names: LiveNames, engines: EngineReplicas, desk: Desk
+        self,
+        access: Access,
+        fleet: FleetService,
+        aliases: AliasService,
+        names: LiveNames,
+        engines: EngineReplicas,
+        desk: Desk,
     ) -> None:
         self._access = access
         self._fleet = fleet
+        self._aliases = aliases
         self._names = names
         self._engines = engines
         self._desk = desk
@@ -75,6 +84,14 @@ class FleetAdmin(pb_grpc.FleetServiceServicer):
         names = await self._names.versions(keys)
         return live.waiting_requests(told, held, called, names, await self._names.tenants(tenants), size)
 
+    async def ListRollouts(self, request: pb.ListRolloutsRequest, context: Context) -> pb.ListRolloutsResponse:
+        caller = await self._access.caller(context)
+        parent = parse_adapter("parent", request.parent)
+        name = AdapterName(parent.tenant, parent.adapter, alias=request.alias_id)
+        page = await self._aliases.rollouts(caller, name, PageRequest.of(request.page_size, request.page_token))
+        rows = [_rollout(parent, seen) for seen in page.rows]
+        return pb.ListRolloutsResponse(rollouts=rows, next_page_token=page.next_token)
+
 
 def _replica(row: ReplicaState) -> pb.Replica:
     return pb.Replica(
@@ -87,6 +104,21 @@ def _replica(row: ReplicaState) -> pb.Replica:
         registry_epoch=row.registry_epoch,
         running=row.running,
         seen_time=timestamp(row.seen_at),
+    )
+
+
+def _rollout(parent: AdapterName, seen: SeenRollout) -> pb.Rollout:
+    row = seen.row
+    return pb.Rollout(
+        name=f"{parent.bare}/rollouts/{row.id}",
+        alias=f"{parent.bare}@{row.name}",
+        version=row.number,
+        canary_version=row.canary_number,
+        canary_permille=seen.permille,
+        state=pb.RolloutState.Value(f"ROLLOUT_STATE_{row.state}"),
+        begin_time=timestamp(row.started_at),
+        end_time=timestamp(row.ended_at),
+        actor=row.created_by,
     )
 
 

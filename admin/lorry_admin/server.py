@@ -57,7 +57,7 @@ def add_admin_services(
     tenant_admin_pb2_grpc.add_TenantAdminServiceServicer_to_server(TenantAdmin(access, registry, desk), target)
     user_admin_pb2_grpc.add_UserAdminServiceServicer_to_server(UserAdmin(access, registry), target)
     fleet_pb2_grpc.add_FleetServiceServicer_to_server(
-        FleetAdmin(access, registry.fleet, registry.live_names, engines, desk), target
+        FleetAdmin(access, registry.fleet, registry.aliases, registry.live_names, engines, desk), target
     )
 
 

@@ -18,6 +18,7 @@ MIGRATION = "migrations/lorry_migrations/versions/0003_tenants_and_limits.py"
 
 UNIT = "tests/unit/registry"
 ALIAS_TESTS = f"{UNIT}/test_aliases.py"
+ROLLOUT_TESTS = "tests/integration/admin/test_rollouts.py"
 RIGHTS_TESTS = f"{UNIT}/test_rights.py"
 TARGETS = f"{ALIAS_TESTS}::test_what_may_be_a_target[sqlite]"
 
@@ -66,6 +67,30 @@ GUARDS = (
         '            await repository.end_rollout(session, place.tenant, now, "PROMOTED")\n',
         "",
         (f"{ALIAS_TESTS}::test_a_canary_from_its_start_to_its_promotion_and_back[sqlite]",),
+    ),
+    Guard(
+        "a_rollout_that_ended_has_its_own_part",
+        ALIAS_SQL,
+        "now if row.ended_at is None else row.canary_permille or 0",
+        "now",
+        (f"{ROLLOUT_TESTS}::test_every_canary_from_its_start_to_its_end[sqlite]",),
+    ),
+    Guard(
+        "rollouts_are_asked_for_by_tenant",
+        ALIAS_SQL,
+        "Rollout.adapter_id == adapter_id, _of(tenant, Rollout.adapter_id)",
+        "Rollout.adapter_id == adapter_id",
+        (f"{ROLLOUT_TESTS}::test_the_query_itself_asks_whose_they_are[sqlite]",),
+    ),
+    Guard(
+        "who_may_not_list_aliases_lists_no_rollouts",
+        ALIASES,
+        '        require(caller, "list aliases")\n        if name.alias:\n',
+        "        if name.alias:\n",
+        (
+            f"{ROLLOUT_TESTS}::test_for_nobody_else[sqlite]",
+            "tests/security/test_rights_walk.py::test_every_role_that_is_too_low_is_refused[ListRollouts]",
+        ),
     ),
     Guard(
         "a_canary_quarantined_meanwhile_is_not_promoted",

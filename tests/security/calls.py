@@ -146,6 +146,7 @@ _OF: dict[str, dict[str, Call]] = {
         "DrainReplica": Call(ADMIN, lambda n: f.DrainReplicaRequest(name="replicas/engine-0"), tenants=False),
         "ListEngineMemory": Call(ADMIN, lambda n: f.ListEngineMemoryRequest(), tenants=False),
         "ListWaitingRequests": Call(ADMIN, lambda n: f.ListWaitingRequestsRequest(), tenants=False),
+        "ListRollouts": Call(OWNER, lambda n: f.ListRolloutsRequest(parent=n.adapter)),
         "UndrainReplica": Call(ADMIN, lambda n: f.UndrainReplicaRequest(name="replicas/engine-0"), tenants=False),
     },
 }

@@ -103,6 +103,7 @@ CALLS: list[tuple[str, Message, str]] = [
     ("UndrainReplica", fleet.UndrainReplicaRequest(name="replicas/r"), "drain replicas"),
     ("ListEngineMemory", fleet.ListEngineMemoryRequest(), "list engine memory"),
     ("ListWaitingRequests", fleet.ListWaitingRequestsRequest(), "list waiting requests"),
+    ("ListRollouts", fleet.ListRolloutsRequest(parent=PIRATE), "list aliases"),
 ]
 
 

@@ -264,6 +264,7 @@ CALLS: list[tuple[str, Any, str]] = [
     ("ListRecentRequests", pb.ListRecentRequestsRequest(parent="tenants/anna"), "owner"),
     ("ListEngineMemory", fleet_pb.ListEngineMemoryRequest(), "admin"),
     ("ListWaitingRequests", fleet_pb.ListWaitingRequestsRequest(), "admin"),
+    ("ListRollouts", fleet_pb.ListRolloutsRequest(parent="tenants/anna/adapters/a"), "owner"),
     (
         "SetQuota",
         pb.SetQuotaRequest(parent="tenants/anna", limits=pb.QuotaLimits(concurrency=1)),

@@ -53,6 +53,9 @@ async def test_aliases_and_canaries(here: World) -> None:
     await done(anna, f"{AT}/aliases/prod/canary", "Canary set.", version=2, percent="50")
     await done(anna, f"{AT}/aliases/prod/rollback", "Rolled back.")
     assert (await here.admin.get_alias(f"{PIRATE}@prod")).canary_version == 0
+    page = (await anna.get(AT)).text
+    ended = re.findall(r"<td class=\"num\">([^<]*)</td><td><span class=\"state plain\">([^<]*)<", page)
+    assert ended == [("50.0%", "rolled back"), ("12.5%", "promoted")]
     past = (await anna.get(f"{AT}/aliases/prod")).text
     assert past.count("<tr>") == 7
     await done(anna, f"{AT}/aliases/prod/delete", "Alias deleted.")

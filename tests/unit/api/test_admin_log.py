@@ -20,7 +20,7 @@ READS = {
     "GetAdapter", "GetAdapterVersion", "GetAlias", "GetBaseModel", "GetReplica", "GetResidency", "GetTenant",
     "GetUpload", "GetUser", "ListAdapters", "ListAdapterVersions", "ListAliases", "ListAliasRevisions", "ListApiKeys",
     "ListAuditEvents", "ListBaseModels", "ListGrants", "ListPins", "ListPrices", "ListQuotas", "ListReplicas",
-    "ListSessions", "ListEngineMemory", "ListRecentRequests", "ListResidency", "ListWaitingRequests",
+    "ListSessions", "ListEngineMemory", "ListRecentRequests", "ListResidency", "ListRollouts", "ListWaitingRequests",
     "ListTenants", "ListUsers", "ExportUsage", "QueryUsage", "VerifyAudit", "WatchAdapterVersion",
 }  # fmt: skip
 """Of the admin services; every other method of theirs changes something."""

@@ -250,6 +250,13 @@ CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = 
     ("undrain_replica", "UndrainReplica", ("replicas/r",), {}, {"name": "replicas/r"}),
     ("list_engine_memory", "ListEngineMemory", (), {}, {}),
     ("list_waiting_requests", "ListWaitingRequests", (7,), {}, {"pageSize": 7}),
+    (
+        "list_rollouts",
+        "ListRollouts",
+        (PIRATE,),
+        {"alias": "prod"},
+        {"parent": PIRATE, "aliasId": "prod", "pageSize": 1000},
+    ),
 ]
 MINTED = {
     "CreateAdapter",

@@ -8,14 +8,15 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import pytest
+from alembic import command
 from sqlalchemy import text
 
 from lorry import errors
-from lorry.registry import PageRequest, VersionState
+from lorry.registry import PageRequest, Registry, VersionState, alembic_config, migrate
 from lorry.registry.aliases.service import alias_etag
 from lorry.registry.db.tables import AliasRevision
 from lorry.registry.names import AdapterName
-from tests.unit.registry.conftest import World
+from tests.unit.registry.conftest import PEPPERS, World
 from tests.unit.registry.test_migrations import make_version
 
 LIVE = AdapterName("platform", "a", alias="live")
@@ -68,6 +69,27 @@ async def test_a_canary_from_its_start_to_its_promotion_and_back(world: World) -
         (8, 1, 0), (7, 2, 0), (6, 1, 2), (5, 1, 0), (4, 1, 3), (3, 1, 2), (2, 1, 2), (1, 1, 0),
     ]  # fmt: skip
     assert len({alias_etag(row) for row in past}) == 8
+
+
+async def test_rollouts_that_ended_before_their_part_was_kept(world: World, url: str) -> None:
+    """The same canary twice, by other parts; one that runs. As the release before left them."""
+    await versions(world, 3)
+    aliases, admin = world.registry.aliases, world.admin
+    await aliases.set(admin, LIVE, 1)
+    for permille in (50, 500):
+        await aliases.set_canary(admin, LIVE, 2, permille)
+    await aliases.roll_back(admin, LIVE)
+    await aliases.set_canary(admin, LIVE, 2, 999)
+    await aliases.set_canary(admin, LIVE, 3, 7)
+    before = [(seen.row.state, seen.permille) for seen in (await aliases.rollouts(admin, LIVE, ALL)).rows]
+    assert before == [("RUNNING", 7), ("REPLACED", 999), ("ROLLED_BACK", 500)]
+    await world.registry.database.close()
+    await asyncio.to_thread(command.downgrade, alembic_config(url), "0005")
+    await migrate(url)
+    registry = Registry(url, PEPPERS)
+    rows = (await registry.aliases.rollouts(admin, LIVE, ALL)).rows
+    assert [(seen.row.state, seen.permille) for seen in rows] == before
+    await registry.close()
 
 
 async def test_rolling_back_goes_further_back_and_never_forth(world: World) -> None:

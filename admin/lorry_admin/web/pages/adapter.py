@@ -1,4 +1,4 @@
-"""One adapter: its versions, aliases, pin, and its end."""
+"""One adapter: its versions, aliases with their rollouts, pin, and its end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from lorry.client.admin.adapters import delete_adapter, get_adapter, undelete_adapter, update_adapter
 from lorry.client.admin.aliases import list_aliases
+from lorry.client.admin.fleet import list_rollouts
 from lorry.client.admin.grants import list_pins
 from lorry.client.admin.versions import list_versions
 from lorry.errors import LorryError
@@ -18,6 +19,7 @@ from lorry_admin.web.visits import Posted, Visit, Visiting
 router = APIRouter()
 VERSIONS_SHOWN = 10
 ALIASES_MAX = 50
+ROLLOUTS_SHOWN = 5
 PINS_MAX = 1000
 _ADAPTER = "/tenants/{tenant}/adapters/{adapter}"
 
@@ -28,9 +30,10 @@ async def show(visit: Visiting, adapter: str) -> Response:
     found = await visit.ask(get_adapter(name, full=True))
     if found.HasField("delete_time"):
         return visit.page("adapter_deleted.html", found=found, adapter=adapter)
-    versions, (aliases, more), pin, requests = await asyncio.gather(
+    versions, (aliases, more), (rollouts, _), pin, requests = await asyncio.gather(
         visit.listed(list_versions(name), size=VERSIONS_SHOWN),
         visit.first(list_aliases(name), ALIASES_MAX),
+        visit.first(list_rollouts(name), ROLLOUTS_SHOWN),
         _pin(visit, name),
         _requests(visit, name),
     )
@@ -45,6 +48,7 @@ async def show(visit: Visiting, adapter: str) -> Response:
         served=served,
         aliases=aliases,
         more_aliases=more,
+        rollouts=rollouts,
         pin=pin,
         requests=requests,
         places={one.version: place_word(place) for one, place in zip(served, places, strict=False)},
@@ -89,4 +93,14 @@ async def _requests(visit: Visit, name: str) -> int | None:
         return None
 
 
-__all__ = ["ALIASES_MAX", "PINS_MAX", "VERSIONS_SHOWN", "delete", "rename", "router", "show", "undelete"]
+__all__ = [
+    "ALIASES_MAX",
+    "PINS_MAX",
+    "ROLLOUTS_SHOWN",
+    "VERSIONS_SHOWN",
+    "delete",
+    "rename",
+    "router",
+    "show",
+    "undelete",
+]

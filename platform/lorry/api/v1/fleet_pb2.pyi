@@ -240,6 +240,38 @@ WAIT_REASON_QUOTA_TOKENS: WaitReason.ValueType  # 15
 """In the gateway: the month's tokens are being asked for at the registry."""
 Global___WaitReason: _TypeAlias = WaitReason  # noqa: Y015
 
+class _RolloutState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RolloutStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolloutState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLLOUT_STATE_UNSPECIFIED: _RolloutState.ValueType  # 0
+    """Not used."""
+    ROLLOUT_STATE_RUNNING: _RolloutState.ValueType  # 1
+    """It runs."""
+    ROLLOUT_STATE_PROMOTED: _RolloutState.ValueType  # 2
+    """The alias points at its version since."""
+    ROLLOUT_STATE_ROLLED_BACK: _RolloutState.ValueType  # 3
+    """It was taken back."""
+    ROLLOUT_STATE_REPLACED: _RolloutState.ValueType  # 4
+    """Another canary or version took its place, or the alias was deleted."""
+
+class RolloutState(_RolloutState, metaclass=_RolloutStateEnumTypeWrapper):
+    """What became of a canary."""
+
+ROLLOUT_STATE_UNSPECIFIED: RolloutState.ValueType  # 0
+"""Not used."""
+ROLLOUT_STATE_RUNNING: RolloutState.ValueType  # 1
+"""It runs."""
+ROLLOUT_STATE_PROMOTED: RolloutState.ValueType  # 2
+"""The alias points at its version since."""
+ROLLOUT_STATE_ROLLED_BACK: RolloutState.ValueType  # 3
+"""It was taken back."""
+ROLLOUT_STATE_REPLACED: RolloutState.ValueType  # 4
+"""Another canary or version took its place, or the alias was deleted."""
+Global___RolloutState: _TypeAlias = RolloutState  # noqa: Y015
+
 @_typing.final
 class Replica(_message.Message):
     """A gateway or an engine, as it was seen last. An observation: nothing is decided by it."""
@@ -1008,3 +1040,123 @@ class WaitingSum(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitingSum: _TypeAlias = WaitingSum  # noqa: Y015
+
+@_typing.final
+class ListRolloutsRequest(_message.Message):
+    """Asks for rollouts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    ALIAS_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """`tenants/{t}/adapters/{a}`."""
+    alias_id: _builtins.str
+    """If set: of this alias alone, the part after `@`; deleted ones too. NOT_FOUND where it never was."""
+    page_size: _builtins.int
+    """At most 1000; default 100."""
+    page_token: _builtins.str
+    """From the previous answer."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        alias_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias_id", b"alias_id", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRolloutsRequest: _TypeAlias = ListRolloutsRequest  # noqa: Y015
+
+@_typing.final
+class ListRolloutsResponse(_message.Message):
+    """One page of rollouts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLLOUTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def rollouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rollout]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        rollouts: _abc.Iterable[Global___Rollout] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "rollouts", b"rollouts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRolloutsResponse: _TypeAlias = ListRolloutsResponse  # noqa: Y015
+
+@_typing.final
+class Rollout(_message.Message):
+    """A canary of an alias, from its start to its end. At most one of an alias runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ALIAS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    CANARY_VERSION_FIELD_NUMBER: _builtins.int
+    CANARY_PERMILLE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    BEGIN_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`tenants/{t}/adapters/{a}/rollouts/{id}`."""
+    alias: _builtins.str
+    """`tenants/{t}/adapters/{a}@{alias}`."""
+    version: _builtins.int
+    """What the alias pointed at; what was not the canary's went there."""
+    canary_version: _builtins.int
+    """The version that got a part of the requests."""
+    canary_permille: _builtins.int
+    """That part, in thousandths of the sticky keys: 1 to 999. Of one that ended: the last one; 0 where it was not kept."""
+    state: Global___RolloutState.ValueType
+    """Whether it runs, or how it ended."""
+    actor: _builtins.str
+    """Who began it: id of the key, or `user/{id}`."""
+    @_builtins.property
+    def begin_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ended; absent while it runs."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        alias: _builtins.str = ...,
+        version: _builtins.int = ...,
+        canary_version: _builtins.int = ...,
+        canary_permille: _builtins.int = ...,
+        state: Global___RolloutState.ValueType = ...,
+        begin_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        actor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin_time", b"begin_time", "end_time", b"end_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "alias", b"alias", "begin_time", b"begin_time", "canary_permille", b"canary_permille", "canary_version", b"canary_version", "end_time", b"end_time", "name", b"name", "state", b"state", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rollout: _TypeAlias = Rollout  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FleetServiceStub:
-    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator.
+    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator; ListRollouts says who else may.
     """
 
     def __init__(self, channel):
@@ -65,10 +65,15 @@ class FleetServiceStub:
                 request_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsRequest.SerializeToString,
                 response_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsResponse.FromString,
                 _registered_method=True)
+        self.ListRollouts = channel.unary_unary(
+                '/lorry.api.v1.FleetService/ListRollouts',
+                request_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListRolloutsRequest.SerializeToString,
+                response_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListRolloutsResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServiceServicer:
-    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator.
+    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator; ListRollouts says who else may.
     """
 
     def ListReplicas(self, request, context):
@@ -113,6 +118,13 @@ class FleetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRollouts(self, request, context):
+        """Canaries of an adapter's aliases, newest first: of those that ended, how. For whoever may list the aliases.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -146,6 +158,11 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     request_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsRequest.FromString,
                     response_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsResponse.SerializeToString,
             ),
+            'ListRollouts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRollouts,
+                    request_deserializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListRolloutsRequest.FromString,
+                    response_serializer=lorry_dot_api_dot_v1_dot_fleet__pb2.ListRolloutsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'lorry.api.v1.FleetService', rpc_method_handlers)
@@ -155,7 +172,7 @@ def add_FleetServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FleetService:
-    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator.
+    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator; ListRollouts says who else may.
     """
 
     @staticmethod
@@ -310,6 +327,33 @@ class FleetService:
             '/lorry.api.v1.FleetService/ListWaitingRequests',
             lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsRequest.SerializeToString,
             lorry_dot_api_dot_v1_dot_fleet__pb2.ListWaitingRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRollouts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lorry.api.v1.FleetService/ListRollouts',
+            lorry_dot_api_dot_v1_dot_fleet__pb2.ListRolloutsRequest.SerializeToString,
+            lorry_dot_api_dot_v1_dot_fleet__pb2.ListRolloutsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class FleetServiceStub:
-    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator."""
+    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator; ListRollouts says who else may."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -45,10 +45,12 @@ class FleetServiceStub:
     """What the engines behind the gateway that answers have in memory, each at one moment between two steps."""
     ListWaitingRequests: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ListWaitingRequestsRequest, _fleet_pb2.ListWaitingRequestsResponse]
     """What waits in that gateway and in its engines, and why."""
+    ListRollouts: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.ListRolloutsRequest, _fleet_pb2.ListRolloutsResponse]
+    """Canaries of an adapter's aliases, newest first: of those that ended, how. For whoever may list the aliases."""
 
 @_typing.type_check_only
 class FleetServiceAsyncStub(FleetServiceStub):
-    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator."""
+    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator; ListRollouts says who else may."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListReplicas: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ListReplicasRequest, _fleet_pb2.ListReplicasResponse]  # type: ignore[assignment]
@@ -63,9 +65,11 @@ class FleetServiceAsyncStub(FleetServiceStub):
     """What the engines behind the gateway that answers have in memory, each at one moment between two steps."""
     ListWaitingRequests: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ListWaitingRequestsRequest, _fleet_pb2.ListWaitingRequestsResponse]  # type: ignore[assignment]
     """What waits in that gateway and in its engines, and why."""
+    ListRollouts: _aio.UnaryUnaryMultiCallable[_fleet_pb2.ListRolloutsRequest, _fleet_pb2.ListRolloutsResponse]  # type: ignore[assignment]
+    """Canaries of an adapter's aliases, newest first: of those that ended, how. For whoever may list the aliases."""
 
 class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator."""
+    """Authenticate with metadata `authorization: Bearer <api key>` of a platform administrator; ListRollouts says who else may."""
 
     @_abc_1.abstractmethod
     def ListReplicas(
@@ -114,5 +118,13 @@ class FleetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_pb2.ListWaitingRequestsResponse, _abc.Awaitable[_fleet_pb2.ListWaitingRequestsResponse]]:
         """What waits in that gateway and in its engines, and why."""
+
+    @_abc_1.abstractmethod
+    def ListRollouts(
+        self,
+        request: _fleet_pb2.ListRolloutsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.ListRolloutsResponse, _abc.Awaitable[_fleet_pb2.ListRolloutsResponse]]:
+        """Canaries of an adapter's aliases, newest first: of those that ended, how. For whoever may list the aliases."""
 
 def add_FleetServiceServicer_to_server(servicer: FleetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

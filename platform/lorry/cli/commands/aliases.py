@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Callable
 
 from lorry.api.v1 import adapter_admin_pb2 as pb
+from lorry.api.v1 import fleet_pb2 as fleet
 from lorry.cli.adapter_views import alias_text, show_aliases
 from lorry.cli.commands.parsing import Commands, add_etag, group, remote
 from lorry.cli.names import alias_name
-from lorry.cli.output import show
+from lorry.cli.output import show, show_all, when, word
 from lorry.cli.session import session
 from lorry.cli.sizes import count
 from lorry.client.admin import SyncAdminClient
@@ -23,6 +24,8 @@ def register(commands: Commands) -> None:
     add_etag(made, new=True)
     remote(actions, "list", "an adapter's aliases", _list).add_argument("adapter", help="pirate")
     remote(actions, "history", "what an alias pointed at, newest first", _history).add_argument("alias")
+    rollouts = remote(actions, "rollouts", "canaries and how they ended, newest first", _rollouts)
+    rollouts.add_argument("name", help="pirate: of all its aliases; pirate@prod: of one")
     canary = remote(actions, "canary", "give a part of an alias's requests to another version", _canary)
     canary.add_argument("alias", help="pirate@prod")
     canary.add_argument("version", type=count, help="its number")
@@ -80,6 +83,29 @@ def _history(options: argparse.Namespace) -> int:
     here = session(options)
     with here.admin() as admin:
         show_aliases(options, "revisions", list(admin.list_alias_revisions(here.name(options.alias))))
+    return 0
+
+
+def _rollouts(options: argparse.Namespace) -> int:
+    here = session(options)
+    name = here.name(options.name)
+    adapter, alias = alias_name(name) if "@" in name else (name, "")
+    with here.admin() as admin:
+        show_all(
+            options,
+            "rollouts",
+            admin.list_rollouts(adapter, alias=alias),
+            ("alias", "version", "canary", "state", "began", "ended", "by"),
+            lambda one: (
+                one.alias.rpartition("@")[2],
+                one.version,
+                f"{one.canary_version} ({one.canary_permille}/1000)" if one.canary_permille else one.canary_version,
+                word(fleet.RolloutState, one.state, "ROLLOUT_STATE_"),
+                when(one, "begin_time"),
+                when(one, "end_time"),
+                one.actor,
+            ),
+        )
     return 0
 
 

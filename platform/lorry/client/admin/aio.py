@@ -142,6 +142,7 @@ class AdminClient:
     undrain_replica = AsyncMethod(fleet.undrain_replica)
     list_engine_memory = AsyncMethod(fleet.list_engine_memory)
     list_waiting_requests = AsyncMethod(fleet.list_waiting_requests)
+    list_rollouts = AsyncPages(fleet.list_rollouts)
 
     async def push(
         self,

@@ -1,4 +1,4 @@
-"""Replicas, prepared. ``name`` is `replicas/{r}`."""
+"""Replicas and rollouts, prepared. ``name`` is `replicas/{r}`."""
 
 from __future__ import annotations
 
@@ -38,11 +38,18 @@ def list_waiting_requests(page_size: int = 0) -> Unary[pb.ListWaitingRequestsRes
     return FLEET.unary("ListWaitingRequests", request, pb.ListWaitingRequestsResponse)
 
 
+def list_rollouts(adapter: str, *, alias: str = "") -> Paged[pb.Rollout]:
+    """Canaries of an adapter's aliases, newest first; ``alias`` (the part after ``@``): of that one alone."""
+    request = pb.ListRolloutsRequest(parent=adapter, alias_id=alias, page_size=PAGE_SIZE)
+    return FLEET.paged("ListRollouts", request, pb.ListRolloutsResponse, lambda page: page.rollouts)
+
+
 __all__ = [
     "drain_replica",
     "get_replica",
     "list_engine_memory",
     "list_replicas",
+    "list_rollouts",
     "list_waiting_requests",
     "undrain_replica",
 ]

@@ -136,6 +136,7 @@ class SyncAdminClient:
     undrain_replica = Method(fleet.undrain_replica)
     list_engine_memory = Method(fleet.list_engine_memory)
     list_waiting_requests = Method(fleet.list_waiting_requests)
+    list_rollouts = Pages(fleet.list_rollouts)
 
     def push(
         self,

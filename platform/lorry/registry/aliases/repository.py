@@ -26,6 +26,14 @@ class Target:
     origin: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SeenRollout:
+    """``permille`` is the canary's part now, or when it ended; 0 where the release before ended it."""
+
+    row: Rollout
+    permille: int
+
+
 async def lock_adapter(session: AsyncSession, tenant: VerifiedTenantId, name: str) -> Adapter:
     """The adapter, whose lock orders all changes of its aliases, first ones too. Raises ResourceNotFound."""
     query = select(Adapter).where(Adapter.tenant_id == tenant, Adapter.name == name).with_for_update(key_share=True)
@@ -137,14 +145,33 @@ async def start_rollout(
 
 
 async def end_rollout(session: AsyncSession, tenant: VerifiedTenantId, revision: AliasRevision, state: str) -> None:
-    """The one that runs on the alias of ``revision``, if one does."""
+    """The one that runs on the alias, if one does. ``revision`` is its newest one, which has the canary."""
     step = update(Rollout).where(
         Rollout.adapter_id == revision.adapter_id,
         Rollout.name == revision.name,
         Rollout.ended_at.is_(None),
         _of(tenant, Rollout.adapter_id),
     )
-    await session.execute(step.values(state=state, ended_at=utcnow()).execution_options(synchronize_session=False))
+    step = step.values(state=state, ended_at=utcnow(), canary_permille=revision.canary_permille)
+    await session.execute(step.execution_options(synchronize_session=False))
+
+
+async def list_rollouts(
+    session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str, name: str, page: PageRequest
+) -> Sequence[SeenRollout]:
+    """Newest first; of one alias where ``name`` is not empty."""
+    query = (
+        select(Rollout, AliasRevision.canary_permille)
+        .join(Alias, (Alias.adapter_id == Rollout.adapter_id) & (Alias.name == Rollout.name))
+        .join(AliasRevision, newest_revision())
+        .where(Rollout.adapter_id == adapter_id, _of(tenant, Rollout.adapter_id))
+    )
+    if name:
+        query = query.where(Rollout.name == name)
+    if page.after:
+        query = query.where(Rollout.id < page.after)
+    found = await session.execute(query.order_by(Rollout.id.desc()).limit(page.size + 1))
+    return [SeenRollout(row, now if row.ended_at is None else row.canary_permille or 0) for row, now in found]
 
 
 def newest_revision() -> ColumnElement[bool]:
@@ -161,6 +188,7 @@ def _of(tenant: VerifiedTenantId, adapter_id: InstrumentedAttribute[str]) -> Col
 
 
 __all__ = [
+    "SeenRollout",
     "Target",
     "append",
     "end_rollout",
@@ -168,6 +196,7 @@ __all__ = [
     "find_revision",
     "list_current",
     "list_revisions",
+    "list_rollouts",
     "lock_adapter",
     "newest_revision",
     "start_rollout",

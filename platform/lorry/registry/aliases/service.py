@@ -16,7 +16,7 @@ from lorry.errors import FailedPrecondition, InvalidRequest
 from lorry.registry import audit, changes
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.aliases import repository
-from lorry.registry.aliases.repository import Target
+from lorry.registry.aliases.repository import SeenRollout, Target
 from lorry.registry.authz import Caller, VerifiedTenantId, not_visible
 from lorry.registry.changes import Change, Kind
 from lorry.registry.db.engine import Database
@@ -95,6 +95,19 @@ class AliasService:
                 raise not_visible()
             rows = await repository.list_revisions(session, tenant, adapter.id, name.alias, page)
             return page.page(rows, lambda row: str(row.revision))
+
+    async def rollouts(self, caller: Caller, name: AdapterName, page: PageRequest) -> Page[SeenRollout]:
+        """Newest first; of one alias where ``name`` has one, a deleted one too."""
+        require(caller, "list aliases")
+        if name.alias:
+            check_part("alias_id", name.alias)
+        async with self._database.read() as session:
+            _, tenant = await open_tenant(session, caller, name.tenant)
+            adapter = await adapters.open_adapter(session, tenant, name.adapter)
+            if name.alias and await repository.find(session, tenant, adapter.id, name.alias) is None:
+                raise not_visible()
+            rows = await repository.list_rollouts(session, tenant, adapter.id, name.alias, page)
+            return page.page(rows, lambda seen: seen.row.id)
 
     async def set(
         self, caller: Caller, name: AdapterName, number: int, etag: str = "", request_id: str = ""

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from lorry.api.v1 import adapter_admin_pb2 as adapters
+from lorry.api.v1 import fleet_pb2 as fleet
 from tests.integration.cli.answers import ALIAS, ALIASES, PIRATE
 from tests.integration.cli.commands.case import case
+
+ROLLOUT = fleet.Rollout(
+    name=f"{PIRATE}/rollouts/ro_1",
+    alias=ALIAS.name,
+    version=3,
+    canary_version=4,
+    canary_permille=50,
+    state=fleet.ROLLOUT_STATE_ROLLED_BACK,
+    begin_time=Timestamp(seconds=1_800_000_000),
+    end_time=Timestamp(seconds=1_800_003_600),
+    actor="user/u1",
+)
 
 CASES = [
     case(
@@ -32,6 +47,22 @@ CASES = [
         {"name": ALIAS.name, "pageSize": 1000},
         ["deleted", "7"],
         (["revisions", 0, "deleted"], True),
+    ),
+    case(
+        "alias rollouts pirate@prod",
+        "ListRollouts",
+        fleet.ListRolloutsResponse(rollouts=[ROLLOUT]),
+        {"parent": PIRATE, "aliasId": "prod", "pageSize": 1000},
+        ["prod", "4 (50/1000)", "rolled_back", "2027-01-15T08:00:00Z", "user/u1"],
+        (["rollouts", 0, "state"], "ROLLOUT_STATE_ROLLED_BACK"),
+    ),
+    case(
+        "alias rollouts pirate",
+        "ListRollouts",
+        fleet.ListRolloutsResponse(rollouts=[ROLLOUT]),
+        {"parent": PIRATE, "pageSize": 1000},
+        "prod",
+        (["rollouts", 0, "canaryVersion"], "4"),
     ),
     case(
         "alias canary pirate@prod 4 50",

@@ -57,7 +57,8 @@ class AliasRevision(Model):
 
 
 class Rollout(Model):
-    """A canary from its start to its end; at most one of an alias runs."""
+    """A canary from its start to its end; at most one of an alias runs. ``canary_permille`` is its part when it ended:
+    null while it runs, when the alias says it, and where the release before 0006 ended it."""
 
     __tablename__ = "rollout"
     __table_args__ = (
@@ -72,6 +73,7 @@ class Rollout(Model):
             sqlite_where=text("ended_at IS NULL"),
             postgresql_where=text("ended_at IS NULL"),
         ),
+        Index("ix_rollout_adapter_id_id", "adapter_id", "id"),
     )
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     adapter_id: Mapped[str] = mapped_column(ID)
@@ -82,6 +84,7 @@ class Rollout(Model):
     started_at: Mapped[datetime] = mapped_column(default=utcnow)
     ended_at: Mapped[datetime | None] = mapped_column(default=None)
     created_by: Mapped[str] = mapped_column(ID)
+    canary_permille: Mapped[int | None] = mapped_column(Integer, default=None)
 
 
 __all__ = ["Alias", "AliasRevision", "Rollout"]
