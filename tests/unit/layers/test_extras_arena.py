@@ -64,3 +64,16 @@ def test_in_any_order(data: st.DataObject) -> None:
             held.append((found.copy_(want), number))
             assert all(bool((tensor == value).all()) for tensor, value in held)
     assert arena.used == sum(-(-tensor.nbytes // ALIGN) * ALIGN for tensor, _ in held)
+
+
+def test_a_piece_that_moves_by_less_than_its_size_keeps_its_bytes() -> None:
+    arena = ExtrasArena(16 * ALIGN, torch.float32, CPU)
+    before, want = arena.take(torch.zeros(ALIGN, dtype=torch.uint8)), torch.arange(9 * ALIGN) % 251
+    found = arena.take(want.to(torch.uint8))
+    assert before is not None
+    assert found is not None
+    found.copy_(want)
+    arena.give_back(before)
+    moved = arena.compact()
+    assert arena.place(moved(found)) == 0
+    assert torch.equal(moved(found), want.to(torch.uint8))
