@@ -11,6 +11,7 @@ from lorry.adapters.manifest import AdapterRef
 from lorry.adapters.store import DirectoryStore
 from lorry.api.v1 import fleet_pb2 as pb
 from lorry.config import MemoryConfig, StoreConfig, TierConfig
+from lorry.engine import sights
 from lorry.engine.build import BuiltEngine, build
 from lorry.engine.contract import EngineClient
 from lorry.engine.parts import EngineParts
@@ -79,7 +80,7 @@ async def agrees(here: Operators, built: BuiltEngine, engine: EngineClient) -> p
 
 
 async def test_adapters_come_and_go_through_all_tiers(
-    stored: tuple[Path, Path, list[AdapterRef], int, int], tmp_path: Path
+    stored: tuple[Path, Path, list[AdapterRef], int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, store, refs, image, files = stored
     tiers = TierConfig(tmp_path / "cache", host_bytes=image * 7 // 2, disk_bytes=files * 9 // 2)
@@ -100,6 +101,11 @@ async def test_adapters_come_and_go_through_all_tiers(
                 assert found.copies[0] == own, "the one in use last comes first"
                 assert found.filled_slots == min(at + 1, MEMORY.max_slots)
                 assert found.pages.cached > 0
+            with monkeypatch.context() as few:
+                few.setattr(sights, "COPIES_SHOWN", MEMORY.max_slots + 1)
+                short = await memory_of(here)
+            assert [one.sha256 for one in short.copies] == [refs[at].digest for at in (4, 3, 2)], "device, host, disk"
+            assert short.more_copies == len(found.copies) - 3 > 0
             assert found.evictions.device == ADAPTERS - MEMORY.max_slots
             assert (found.evictions.host, found.evictions.disk) == (2, 1)
             gone = [(one.tier, one.cause, one.sha256) for one in found.recent_evictions]

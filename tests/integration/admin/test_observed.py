@@ -75,6 +75,7 @@ async def test_equal_bytes_of_others_are_theirs(with_base: Platform, tmp_path: P
     files = craft.write_adapter(tmp_path / "a")
     anna, bert, _ = [await owner(with_base, name) for name in (JSON, COPY, TWIN)]
     one, his, twin = [await register(who, name, files) for who, name in ((anna, JSON), (bert, COPY), (anna, TWIN))]
+    newer = await register(anna, JSON, craft.write_adapter(tmp_path / "b", weights=craft.tensors(seed=5)))
     here, there = ("engine-0", False, False, False, False), ("engine-other", True, True, True, True)
     await with_base.registry.fleet.report(OTHER, {await key_of(bert, his): DEVICE})
     assert await listed(anna, "anna") == {}
@@ -84,6 +85,7 @@ async def test_equal_bytes_of_others_are_theirs(with_base: Platform, tmp_path: P
     await with_base.registry.fleet.report(OTHER, {await key_of(bert, his): DEVICE, await key_of(anna, one): DEVICE})
     assert await listed(anna, "anna") == {one.name: ["engine-other"]}
     assert (await told(anna, one.name), await told(anna, twin.name)) == ([here, there], [here])
+    assert await told(anna, newer.name) == [here]
     for asked in ("bert", "nobody"):
         assert isinstance(
             await anna.error("ListResidency", pb.ListResidencyRequest(parent=f"tenants/{asked}")),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from lorry.gateway import EngineRoutes, MemoryUsage, build_server
 from lorry.gateway.server import ExtraService
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, BaseDigest
 from lorry.registry import Registry
+from lorry.registry.db.tables import ReplicaState
+from lorry.registry.fleet import repository
 from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
 from tests.integration.admin.conftest import BASE_SHA256, CHEAP, LIMITS, Client, Gate, Platform, SwitchedStore
 from tests.integration.admin.live_world import over_the_wire
@@ -141,6 +144,33 @@ async def test_either_gateway_tells_of_both_engines(
     await both[1].engine.forget(AdapterKey(AdapterDigest(version.sha256), AdapterScope(adapter.uid)))
     await becomes(partial(placed, a, version.name), {"engine-a": near})
     await becomes(partial(listed, a, version.name), {"engine-a": near})
+
+
+async def test_copies_are_reported_now_and_then(
+    with_base: Platform, both: tuple[Gateway, Gateway], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More seldom than the engine itself."""
+    anna = await owner(with_base, JSON)
+    version = await register(anna, JSON, craft.write_adapter(tmp_path / "files"))
+    a, b = (one.client(anna.key) for one in both)
+    monkeypatch.setattr(upkeep, "COPIES_S", 3600.0)
+    before = await seen(with_base)
+    while (now := await seen(with_base)).seen_at < before.seen_at + timedelta(seconds=5 * REPORTS_S):
+        await asyncio.sleep(REPORTS_S)
+    await b.call("PreloadAdapterVersion", pb.PreloadAdapterVersionRequest(name=version.name))
+    while (last := await seen(with_base)).seen_at < now.seen_at + timedelta(seconds=5 * REPORTS_S):
+        await asyncio.sleep(REPORTS_S)
+    assert now.copies_seen_at == last.copies_seen_at
+    assert await listed(a, version.name) == {}
+    monkeypatch.setattr(upkeep, "COPIES_S", COPIES_S)
+    await becomes(partial(listed, a, version.name), {"engine-b": (False, True, True)})
+
+
+async def seen(platform: Platform) -> ReplicaState:
+    async with platform.registry.database.read() as session:
+        found = await repository.find(session, "engine-b")
+    assert found is not None
+    return found
 
 
 async def test_an_engine_that_died_is_told_by_no_gateway(
