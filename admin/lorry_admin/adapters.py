@@ -50,6 +50,7 @@ class AdapterAdmin(AliasAdmin, LifecycleAdmin, pb_grpc.AdapterAdminServiceServic
         self._adapters = registry.adapters
         self._aliases = registry.aliases
         self._names = registry.live_names
+        self._observed = registry.observed
         self._versions = versions
 
     async def CreateAdapter(self, request: pb.CreateAdapterRequest, context: Context) -> pb.Adapter:

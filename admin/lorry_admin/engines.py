@@ -40,8 +40,12 @@ class EngineReplicas:
         return found
 
     async def whereabouts(self, base: str, ref: AdapterRef) -> list[tuple[str, Whereabouts]]:
-        """On each engine that serves the base, with its replica's name."""
-        return [(info.replica, await engine.whereabouts(ref.key)) for engine, info in await self._serving(base)]
+        """On each engine that serves the base, with its replica's name; it may be none."""
+        return [(info.replica, await engine.whereabouts(ref.key)) for engine, info in await self._of_base(base)]
+
+    async def names(self) -> set[str]:
+        """Of all their replicas."""
+        return {(await engine.info()).replica for engine in self._engines}
 
     async def preload(self, base: str, ref: AdapterRef, wait_s: float) -> None:
         for engine, _ in await self._serving(base):
@@ -64,11 +68,18 @@ class EngineReplicas:
         return [((await engine.info()).replica, await engine.copies(scopes)) for engine in self._engines]
 
     async def _serving(self, base: str) -> list[tuple[EngineClient, EngineInfo]]:
-        known = [(engine, await engine.info()) for engine in self._engines]
-        found = [(engine, info) for engine, info in known if info.base == BaseDigest(base)]
+        found = await self._of_base(base)
         if not found:
-            raise EngineUnavailable("no engine serves the version's base now; try again", retry_after_s=1.0)
+            raise unserved()
         return found
+
+    async def _of_base(self, base: str) -> list[tuple[EngineClient, EngineInfo]]:
+        known = [(engine, await engine.info()) for engine in self._engines]
+        return [(engine, info) for engine, info in known if info.base == BaseDigest(base)]
+
+
+def unserved() -> EngineUnavailable:
+    return EngineUnavailable("no engine serves the version's base now; try again", retry_after_s=1.0)
 
 
 async def _told(engine: EngineClient, ask: Callable[[], Awaitable[T]]) -> Told[T]:
@@ -82,4 +93,4 @@ def _purged(found: Forgotten) -> Purged:
     return Purged(found.disk_bytes, found.host_bytes, found.device_slots, found.kv_pages)
 
 
-__all__ = ["EngineReplicas", "Told"]
+__all__ = ["EngineReplicas", "Told", "unserved"]

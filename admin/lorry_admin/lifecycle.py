@@ -9,17 +9,18 @@ import grpc.aio
 from lorry.api.v1 import adapter_admin_pb2 as pb
 from lorry.api.v1 import adapter_admin_pb2_grpc as pb_grpc
 from lorry.errors import InvalidRequest
-from lorry.ids import AdapterScope
+from lorry.ids import AdapterScope, BaseDigest
 from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.adapters.service import AdapterService
 from lorry.registry.adapters.versions import VersionService
 from lorry.registry.fleet.naming import LiveNames
+from lorry.registry.fleet.observed import ObservedCopies
 from lorry.registry.names import parse_adapter, parse_tenant, parse_version
 from lorry.registry.paging import PageRequest
 from lorry.registry.rights import require
 from lorry_admin import live, messages
 from lorry_admin.access import Access
-from lorry_admin.engines import EngineReplicas
+from lorry_admin.engines import EngineReplicas, unserved
 
 Context = grpc.aio.ServicerContext[Any, Any]
 PRELOAD_S = 30.0
@@ -35,6 +36,7 @@ class LifecycleAdmin(pb_grpc.AdapterAdminServiceServicer):
     _lifecycle: LifecycleService
     _engines: EngineReplicas
     _names: LiveNames
+    _observed: ObservedCopies
 
     async def UpdateAdapter(self, request: pb.UpdateAdapterRequest, context: Context) -> pb.Adapter:
         caller = await self._access.caller(context)
@@ -90,18 +92,26 @@ class LifecycleAdmin(pb_grpc.AdapterAdminServiceServicer):
         caller = await self._access.caller(context)
         name = parse_version("name", request.name)
         ref, base = await self._versions.servable(caller, name, "read residency")
-        found = await self._engines.whereabouts(base, ref)
-        return messages.residency(name, found, running=caller.admin)
+        found, own = await self._engines.whereabouts(base, ref), await self._engines.names()
+        seen = await self._observed.of_version(ref.key, own)
+        if not found and not seen and not await self._observed.serving(BaseDigest(base), own):
+            raise unserved()
+        return messages.residency(name, found, seen, running=caller.admin)
 
     async def ListResidency(self, request: pb.ListResidencyRequest, context: Context) -> pb.ListResidencyResponse:
-        """Engines are asked for the copies of these adapters alone, so that nothing of it depends on others' copies."""
+        """Engines are asked for the copies of these adapters alone, and the registry too for those that other gateways
+        saw, so that nothing of it tells of others' copies."""
         caller = await self._access.caller(context)
         require(caller, "list residency")
         wanted = PageRequest.of(request.page_size, request.page_token)
         page = await self._adapters.list(caller, parse_tenant("parent", request.parent), wanted)
-        copies = await self._engines.copies([AdapterScope(row.id) for row in page.rows]) if page.rows else []
-        names = await self._names.versions({one.adapter for _, rows in copies for one in rows})
-        found = live.residencies(copies, names, running=caller.admin)
+        if not page.rows:
+            return pb.ListResidencyResponse(next_page_token=page.next_token)
+        scopes = [AdapterScope(row.id) for row in page.rows]
+        copies = await self._engines.copies(scopes)
+        seen = await self._observed.of_adapters(scopes, [replica for replica, _ in copies])
+        keys = {one.adapter for _, rows in copies for one in rows} | {one.adapter for one in seen}
+        found = live.residencies(copies, seen, await self._names.versions(keys), running=caller.admin)
         return pb.ListResidencyResponse(residencies=found, next_page_token=page.next_token)
 
 

@@ -15,8 +15,10 @@ from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
 from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.ids import AdapterKey, RequestId, TenantId
 from lorry.registry.fleet.desk import CalledAs, EndedRequest, HeldRequest, RecentRequests
+from lorry.registry.fleet.observed import Seen
 from lorry.scheduler.reasons import WaitReason
 from lorry_admin.engines import Told
+from lorry_admin.messages import observed
 
 VersionNames = Mapping[AdapterKey, Sequence[str]]
 
@@ -141,9 +143,10 @@ def reason_of(reason: WaitReason) -> pb.WaitReason.ValueType:
 
 
 def residencies(
-    copies: Sequence[tuple[str, Sequence[VersionCopies]]], names: VersionNames, *, running: bool
+    copies: Sequence[tuple[str, Sequence[VersionCopies]]], seen: Sequence[Seen], names: VersionNames, *, running: bool
 ) -> list[adapter_pb.Residency]:
-    """By version. ``running``: with the number of requests, which are not only those of who asks."""
+    """By version. ``running``: with the number of requests, which are not only those of who asks. ``seen``: on other
+    engines."""
     found: dict[str, list[adapter_pb.ReplicaResidency]] = {}
     for replica, rows in copies:
         for one in rows:
@@ -157,6 +160,9 @@ def residencies(
                         running=one.holding * running,
                     )
                 )
+    for row in seen:
+        for name in names.get(row.adapter, ()):
+            found.setdefault(name, []).append(observed(row))
     return [adapter_pb.Residency(name=name, replicas=rows) for name, rows in sorted(found.items())]
 
 

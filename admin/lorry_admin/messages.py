@@ -20,6 +20,7 @@ from lorry.registry.adapters.uploads import UploadLimits, UploadState
 from lorry.registry.aliases.service import alias_etag
 from lorry.registry.db import tables
 from lorry.registry.entries import VersionState
+from lorry.registry.fleet.observed import Seen
 from lorry.registry.grants.service import PinMode
 from lorry.registry.names import AdapterName
 from lorry.registry.tenants.service import tenant_etag
@@ -168,15 +169,24 @@ def receipt(tenant_name: str, row: tables.Adapter) -> adapter_pb.PurgeReceipt:
     )
 
 
-def residency(name: AdapterName, found: Sequence[tuple[str, Whereabouts]], *, running: bool) -> adapter_pb.Residency:
-    """``running``: with the number of requests, which are not only those of who asks."""
+def residency(
+    name: AdapterName, found: Sequence[tuple[str, Whereabouts]], seen: Sequence[Seen] = (), *, running: bool
+) -> adapter_pb.Residency:
+    """``running``: with the number of requests, which are not only those of who asks. ``seen``: on other engines."""
     replicas = [
         adapter_pb.ReplicaResidency(
             replica=replica, device=where.device, host=where.host, disk=where.disk, running=where.live * running
         )
         for replica, where in found
     ]
-    return adapter_pb.Residency(name=str(name), replicas=replicas)
+    return adapter_pb.Residency(name=str(name), replicas=[*replicas, *map(observed, seen)])
+
+
+def observed(seen: Seen) -> adapter_pb.ReplicaResidency:
+    device, host, disk = seen.places
+    return adapter_pb.ReplicaResidency(
+        replica=seen.replica, device=device, host=host, disk=disk, seen_time=timestamp(seen.at)
+    )
 
 
 def version_state(row: tables.AdapterVersion) -> adapter_pb.AdapterVersionState.ValueType:
@@ -270,6 +280,7 @@ __all__ = [
     "candidate",
     "check",
     "grant",
+    "observed",
     "pin",
     "pin_mode",
     "receipt",

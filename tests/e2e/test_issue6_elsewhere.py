@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from lorry.adapters.local_s3 import LocalS3
+from lorry.cli import upkeep
 from lorry.cli.platform import Platform, Settings
 from lorry.client import Tls
 from lorry.client.admin import AdminClient
@@ -26,7 +27,7 @@ from lorry.errors import FailedPrecondition, InvalidRequest, LorryError, Unavail
 from lorry.registry.external import open_registry
 from tests.e2e.random_base import Files
 from tests.e2e.test_issue3_serve import lorry, serving
-from tests.e2e.world import World, fill, running, settings
+from tests.e2e.world import Tracer, World, fill, running, settings
 from tests.support.certificates import make_certificates
 from tests.support.cluster import Cluster
 from tests.support.processes import descendants, still_alive
@@ -88,9 +89,26 @@ async def beside(first: World, root: Path, options: Settings) -> AsyncIterator[W
         yield made
 
 
+async def seen_from(here: World, there: World, version: Tracer) -> None:
+    """Where the version is, on an engine that only ``there`` reaches."""
+    async with asyncio.timeout(20):
+        while True:
+            found = (await here.admin.get_residency(version.name)).replicas
+            told = {one.replica: (one.device, one.HasField("seen_time")) for one in found}
+            assert not told[here.platform.info.replica][1]
+            if told.get(there.platform.info.replica) == (True, True):
+                return
+            await asyncio.sleep(0.1)
+
+
 async def test_platforms_share_a_registry_and_a_store_and_find_all_again(
-    outside: Outside, tracer_base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    outside: Outside,
+    tracer_base: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(upkeep, "COPIES_S", 0.0)
     before = descendants()
     url = outside.database("shared")
     homes = tmp_path / "one", tmp_path / "two"
@@ -112,6 +130,7 @@ async def test_platforms_share_a_registry_and_a_store_and_find_all_again(
             later = await two.push(await two.adapter(one.canary), 7)
             await one.settle()
             await one.right(one.canary.key, later.adapter, later)
+            await seen_from(two, one, later)
             assert PASSWORD not in json.dumps([await made.platform.state() for made in (one, two)])
     async with beside(one, tmp_path, options[0]) as again:
         assert again.platform.admin_key is None

@@ -50,8 +50,8 @@ GUARDS = (
     Guard(
         "a_tenant_is_told_of_the_copies_of_its_own_adapters",
         f"{LORRY}/engine/sights.py",
-        " if one.adapter.scope in wanted)",
-        ")",
+        " if one.scope in wanted]",
+        "]",
         (f"{MEMORY}::test_adapters_come_and_go_through_all_tiers",),
     ),
     Guard(

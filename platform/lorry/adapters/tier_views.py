@@ -63,8 +63,8 @@ class TierSight:
     way; by tier what left lately, and how many made room since start (``evictions``). ``bytes``: ``host_used`` (with
     text sides), ``host_budget``, ``disk_used`` (with what is being fetched), ``disk_budget``."""
 
-    host: Mapping[AdapterKey, int] = field(default_factory=dict)
-    disk: Mapping[AdapterKey, int] = field(default_factory=dict)
+    host: dict[AdapterKey, int] = field(default_factory=dict)
+    disk: dict[AdapterKey, int] = field(default_factory=dict)
     loads: Sequence[LoadUnderWay] = ()
     left: Mapping[str, Sequence[Departure]] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)

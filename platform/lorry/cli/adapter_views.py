@@ -92,8 +92,11 @@ def show_residency(options: argparse.Namespace, found: pb.Residency) -> None:
     def yes(value: bool) -> str:
         return "yes" if value else "-"
 
-    rows = [(one.replica, yes(one.device), yes(one.host), yes(one.disk), one.running) for one in found.replicas]
-    print_table(("replica", "device", "host", "disk", "running"), rows)
+    rows = [
+        (one.replica, yes(one.device), yes(one.host), yes(one.disk), one.running, when(one, "seen_time") or "now")
+        for one in found.replicas
+    ]
+    print_table(("replica", "device", "host", "disk", "running", "seen"), rows)
 
 
 def receipt_text(receipt: pb.PurgeReceipt) -> str:

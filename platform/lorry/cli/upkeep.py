@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -15,12 +17,15 @@ from lorry.engine.contract import EngineClient
 from lorry.errors import LorryError
 from lorry.gateway.server import GatewayServer
 from lorry.registry.adapters.lifecycle import LifecycleService
+from lorry.registry.fleet.observed import Held, Places
 from lorry.registry.fleet.service import Doing, FleetService, ReplicaKind, Sighting
 from lorry.registry.snapshot import Snapshot
 
 PURGE_S = 600.0
 REPORT_S = 2.0
 """A gateway that an operator drains has heard of it by then."""
+COPIES_S = 10.0
+"""How often the registry hears which versions an engine has."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,13 +52,19 @@ async def reporting(
     cancelled."""
     gateway = replica_name("gateway", socket.gethostname(), server.port)
     seen: dict[EngineClient, Sighting] = {}
+    told_at: dict[EngineClient, float] = {}
     while True:
         try:
             server.hold(await fleet.report(_gateway(gateway, server, source)))
             for engine in engines:
                 seen[engine] = await _engine(engine, seen.get(engine))
-                if seen[engine].name:
-                    await fleet.report(seen[engine])
+                if not seen[engine].name:
+                    continue
+                due = time.monotonic() >= told_at.get(engine, -math.inf) + COPIES_S
+                copies = await _copies(engine) if due else None
+                await fleet.report(seen[engine], copies)
+                if copies is not None:
+                    told_at[engine] = time.monotonic()
         except LorryError as error:
             _log.warning("the registry was not told how this platform is: %s", error)
         except Exception:  # an observation; tried again soon
@@ -83,6 +94,15 @@ async def _engine(engine: EngineClient, before: Sighting | None) -> Sighting:
     return Sighting(info.replica, ReplicaKind.ENGINE, Doing.SERVING, "", build, info.base, running=running)
 
 
+async def _copies(engine: EngineClient) -> Held | None:
+    """None where it does not say."""
+    try:
+        found = (await engine.memory()).copies
+    except LorryError:
+        return None
+    return {one.adapter: Places(one.slot is not None, one.host_bytes > 0, one.disk_bytes > 0) for one in found}
+
+
 _UNKNOWN = Sighting("", ReplicaKind.ENGINE, Doing.DOWN)
 
-__all__ = ["PURGE_S", "REPORT_S", "Epochs", "purging", "replica_name", "reporting"]
+__all__ = ["COPIES_S", "PURGE_S", "REPORT_S", "Epochs", "purging", "replica_name", "reporting"]

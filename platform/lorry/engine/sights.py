@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from lorry.adapters.manifest import AdapterRef
@@ -21,10 +21,13 @@ from lorry.engine.views import (
     QueueView,
     VersionCopies,
 )
-from lorry.ids import AdapterScope, RequestId
+from lorry.ids import AdapterKey, AdapterScope, RequestId
+from lorry.residency.slots import Slot
 from lorry.scheduler import Scheduler
 
 GONE_SHOWN = 64
+_Rows = dict[AdapterKey, tuple[Slot, int]]
+"""Filled slots, and how many requests hold the version of each."""
 
 
 class Tiers(Protocol):
@@ -35,8 +38,9 @@ class Tiers(Protocol):
 
 def memory_view(scheduler: Scheduler[AdapterRef], tiers: Tiers) -> MemoryView:
     state, sight = scheduler.state(), tiers.sight()
-    copies = _copies(scheduler, sight)
-    shown = nsmallest(COPIES_SHOWN, copies, key=_place) if len(copies) > COPIES_SHOWN else sorted(copies, key=_place)
+    rows = _rows(scheduler)
+    known = _known(rows, sight)
+    shown = list(islice(known, COPIES_SHOWN))
     return MemoryView(
         pages=pages_of(state),
         page_tokens=state["page_tokens"],
@@ -48,8 +52,8 @@ def memory_view(scheduler: Scheduler[AdapterRef], tiers: Tiers) -> MemoryView:
             "prefixes": state["prefix_cache"]["evictions"],
             **sight.evictions,
         },
-        copies=tuple(shown),
-        more=len(copies) - len(shown),
+        copies=tuple(_copies(rows, sight, shown)),
+        more=len(known) - len(shown),
         loads=tuple(
             sorted((Load(one.adapter, one.stage, one.seconds) for one in sight.loads), key=lambda load: -load.seconds)
         ),
@@ -61,8 +65,8 @@ def copies_of(
     scheduler: Scheduler[AdapterRef], tiers: Tiers, scopes: Collection[AdapterScope]
 ) -> tuple[VersionCopies, ...]:
     """Of the adapters with these scopes, whatever others have."""
-    wanted = frozenset(scopes)
-    return tuple(one for one in _copies(scheduler, tiers.sight()) if one.adapter.scope in wanted)
+    wanted, rows, sight = frozenset(scopes), _rows(scheduler), tiers.sight()
+    return tuple(_copies(rows, sight, [one for one in _known(rows, sight) if one.scope in wanted]))
 
 
 def queue_view(scheduler: Scheduler[AdapterRef]) -> QueueView:
@@ -106,12 +110,21 @@ def _bytes_of(state: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _copies(scheduler: Scheduler[AdapterRef], sight: TierSight) -> list[VersionCopies]:
-    now, rows = time.monotonic(), {row.adapter: (row, holders) for row, holders in scheduler.slot_rows()}
-    found = []
-    for adapter in dict.fromkeys((*rows, *sight.host, *sight.disk)):
-        if adapter is None:
-            continue
+def _rows(scheduler: Scheduler[AdapterRef]) -> _Rows:
+    """What is on the device, the one in use last first."""
+    filled = {row.adapter: (row, holders) for row, holders in scheduler.slot_rows() if row.adapter is not None}
+    return dict(sorted(filled.items(), key=lambda one: -one[1][0].used_at))
+
+
+def _known(rows: _Rows, sight: TierSight) -> dict[AdapterKey, None]:
+    """On the device first, then host memory, then the disk; of each the one that came or was in use last first. A disk
+    may have tens of thousands, so that this makes nothing of each."""
+    return dict.fromkeys(chain(rows, reversed(sight.host), reversed(sight.disk)))
+
+
+def _copies(rows: _Rows, sight: TierSight, adapters: Iterable[AdapterKey]) -> list[VersionCopies]:
+    now, found = time.monotonic(), []
+    for adapter in adapters:
         host, disk = sight.host.get(adapter, 0), sight.disk.get(adapter, 0)
         if adapter in rows:
             row, holders = rows[adapter]
@@ -122,13 +135,6 @@ def _copies(scheduler: Scheduler[AdapterRef], sight: TierSight) -> list[VersionC
         else:
             found.append(VersionCopies(adapter, host_bytes=host, disk_bytes=disk))
     return found
-
-
-def _place(one: VersionCopies) -> tuple[int, float]:
-    """On the device first, the one in use last first; then host memory, then the disk."""
-    if one.slot is not None:
-        return 0, one.idle_s or 0.0
-    return (1 if one.host_bytes else 2), 0.0
 
 
 def _gone(scheduler: Scheduler[AdapterRef], sight: TierSight) -> tuple[Eviction, ...]:

@@ -19,6 +19,7 @@ from lorry.registry.audit.service import AuditService
 from lorry.registry.bases.service import BaseService
 from lorry.registry.db.engine import Database, open_database
 from lorry.registry.fleet.naming import LiveNames
+from lorry.registry.fleet.observed import ObservedCopies
 from lorry.registry.fleet.service import FleetService
 from lorry.registry.grants.service import GrantService
 from lorry.registry.keys import Peppers
@@ -59,6 +60,7 @@ class Registry:
         self.leases = LeaseService(self.database)
         self.fleet = FleetService(self.database)
         self.live_names = LiveNames(self.database)
+        self.observed = ObservedCopies(self.database)
         self.usage = UsageLedger(self.database)
         self.usage_reports = UsageReports(self.database)
         self.audit = AuditService(self.database)

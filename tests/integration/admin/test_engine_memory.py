@@ -11,6 +11,7 @@ from lorry.adapters.manifest import AdapterRef
 from lorry.adapters.store import DirectoryStore
 from lorry.api.v1 import fleet_pb2 as pb
 from lorry.config import MemoryConfig, StoreConfig, TierConfig
+from lorry.engine import sights
 from lorry.engine.build import BuiltEngine, build
 from lorry.engine.contract import EngineClient
 from lorry.engine.parts import EngineParts
@@ -79,7 +80,10 @@ async def agrees(here: Operators, built: BuiltEngine, engine: EngineClient) -> p
 
 
 async def test_adapters_come_and_go_through_all_tiers(
-    stored: tuple[Path, Path, list[AdapterRef], int, int], sqlite_url: str, tmp_path: Path
+    stored: tuple[Path, Path, list[AdapterRef], int, int],
+    sqlite_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base, store, refs, image, files = stored
     tiers = TierConfig(tmp_path / "cache", host_bytes=image * 7 // 2, disk_bytes=files * 9 // 2)
@@ -111,6 +115,11 @@ async def test_adapters_come_and_go_through_all_tiers(
             assert await wire.evict(refs[-1].key)
             asked = (await agrees(here, built, engine)).recent_evictions[0]
             assert (asked.sha256, asked.cause) == (refs[-1].digest, pb.EVICTION_CAUSE_ASKED)
+            with monkeypatch.context() as few:
+                few.setattr(sights, "COPIES_SHOWN", 3)
+                short = await memory_of(here)
+            assert [one.sha256 for one in short.copies] == [refs[at].digest for at in (3, 4, 2)]
+            assert short.more_copies == len(found.copies) - 3 > 0
             assert {one.adapter for one in await wire.copies([AdapterScope("ad_3")])} == {refs[3].key}
             assert await wire.copies([AdapterScope("ad_9")]) == ()
     finally:

@@ -45,7 +45,13 @@ FOUR = adapters.AdapterVersion(
 ALIAS = adapters.Alias(
     name=f"{PIRATE}@prod", version=3, revision=7, canary_version=4, canary_permille=50, etag="e7", update_time=NOON
 )
-RESIDENCY = adapters.Residency(name=V3, replicas=[adapters.ReplicaResidency(replica="r0", device=True, running=2)])
+RESIDENCY = adapters.Residency(
+    name=V3,
+    replicas=[
+        adapters.ReplicaResidency(replica="r0", device=True, running=2),
+        adapters.ReplicaResidency(replica="r1", disk=True, seen_time=NOON),
+    ],
+)
 KEY = tenants.ApiKey(
     name="tenants/acme/apiKeys/0123456789abcdef",
     principal="ann",

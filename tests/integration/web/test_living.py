@@ -13,6 +13,8 @@ from lorry.engine.fake import Fault, FaultKind
 from lorry.engine.views import QueueView
 from lorry.errors import LorryError, ModelNotFound, RoleTooLow
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, RequestId, TenantId
+from lorry.registry.fleet.observed import Places
+from lorry.registry.fleet.service import Doing, ReplicaKind, Sighting
 from lorry.scheduler.queue import Waiting
 from lorry.scheduler.reasons import WaitReason
 from lorry_admin.web.boards import board_json, live_events
@@ -124,6 +126,11 @@ async def _waiting(here: World) -> Any:
     return [one for one in (await here.admin.list_waiting_requests()).requests if not one.replica]
 
 
+async def _key_of(here: World, version: str) -> AdapterKey:
+    adapter = await here.admin.get_adapter(version.partition("/versions")[0])
+    return AdapterKey(AdapterDigest((await here.admin.get_version(version)).sha256), AdapterScope(adapter.uid))
+
+
 async def test_where_adapters_are_and_whose(here: World) -> None:
     for tenant in ("acme", "beta"):
         await here.adapter(tenant, "pirate", (0, 1))  # equal bytes
@@ -139,6 +146,13 @@ async def test_where_adapters_are_and_whose(here: World) -> None:
     assert 'class="muted">host</td>' in listed
     await here.admin.preload_version("tenants/beta/adapters/pirate/versions/2")
     assert (await anna.get("/tenants/acme")).text == overview, "what others have shows nowhere"
+    place, key = f"/{PIRATE}/versions/1", await _key_of(here, f"{PIRATE}/versions/1")
+    elsewhere = Sighting("engine-elsewhere", ReplicaKind.ENGINE, Doing.SERVING)
+    for scope, shown in (("ad_beta", False), (key.scope, True)):
+        held = {AdapterKey(key.digest, AdapterScope(scope)): Places(host=True)}
+        await here.registry.fleet.report(elsewhere, held)
+        told = (await anna.get(place)).text
+        assert ("engine-elsewhere</code>: host memory · seen by another gateway at <time" in told) == shown
     here.engine.die()
     assert "does not answer" in (await root.get("/operator/memory")).text
     assert "An engine does not say now" in (await anna.get("/tenants/acme")).text

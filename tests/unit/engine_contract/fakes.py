@@ -53,14 +53,14 @@ def adapter_ref(name: str) -> AdapterRef:
 ADAPTERS = tuple(adapter_ref(name) for name in ("one", "two", "three"))
 
 
-def fake_engine(base: BaseDigest = BASE_DIGEST) -> FakeEngine:
+def fake_engine(base: BaseDigest = BASE_DIGEST, replica: str = "engine-0") -> FakeEngine:
     text = tokenizer()
     info = EngineInfo(
         base,
         text.sha256,
         "float32",
         "fake-1",
-        "engine-0",
+        replica,
         CONTEXT_TOKENS,
         text.vocabulary,
         16,

@@ -17,12 +17,15 @@ from lorry.adapters.manifest import AdapterFile, files_digest
 from lorry.adapters.plan import TextPlan
 from lorry.adapters.report import Accepted
 from lorry.errors import StaleEtag, Unauthenticated
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
 from lorry.registry import PageRequest, Registry, Role, alembic_config, migrate, migrate_sync
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.aliases import repository as aliases
 from lorry.registry.aliases.repository import Target
 from lorry.registry.bases import repository as bases
 from lorry.registry.entries import VersionState
+from lorry.registry.fleet.observed import Places
+from lorry.registry.fleet.service import Doing, ReplicaKind, Sighting
 from tests.unit.registry.conftest import PEPPERS, TINY_CONFIG, World
 from tests.unit.registry.usages import check_sums, kept, usage
 
@@ -120,6 +123,27 @@ async def test_downgrade_with_data(world: World, url: str) -> None:
     await migrate(url)
     async with world.registry.database.read() as session:
         assert (await session.execute(text("SELECT count(*) FROM adapter_version"))).scalar_one() == 0
+
+
+async def test_copies_of_engines_are_told_anew_after_a_way_back(world: World, url: str) -> None:
+    """They are observations, which the release before has no place for; the replicas themselves stay."""
+    fleet = world.registry.fleet
+    engine = Sighting("engine-a", ReplicaKind.ENGINE, Doing.SERVING)
+    held = {AdapterKey(AdapterDigest("a" * 64), AdapterScope(scope)): Places(device=True) for scope in ("ad_1", "ad_2")}
+    await fleet.report(engine, held)
+    await world.registry.database.close()
+    await asyncio.to_thread(command.downgrade, alembic_config(url), "0005")
+    async with world.registry.database.read() as session:
+        assert (await session.execute(text("SELECT name, state FROM replica_state"))).all() == [("engine-a", "SERVING")]
+        assert (await session.execute(text("SELECT count(*) FROM residency"))).scalar_one() == 0
+    await world.registry.database.close()
+    await migrate(url)
+    await asyncio.to_thread(command.check, alembic_config(url))
+    again = Registry(url, PEPPERS)
+    assert not await again.observed.of_adapters([key.scope for key in held], ())
+    await again.fleet.report(engine, held)
+    assert {one.adapter for one in await again.observed.of_adapters([key.scope for key in held], ())} == set(held)
+    await again.close()
 
 
 async def _refused(world: World, statement: str, **values: Any) -> None:

@@ -1527,7 +1527,9 @@ Global___GetResidencyRequest: _TypeAlias = GetResidencyRequest  # noqa: Y015
 
 @_typing.final
 class Residency(_message.Message):
-    """Where a version's bytes are, as the engines say now."""
+    """Where a version's bytes are: as the engines behind the gateway that answers say now, and as engines that only other
+    gateways on its registry reach were seen, where that was within the last minute.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1537,7 +1539,9 @@ class Residency(_message.Message):
     """`tenants/{t}/adapters/{a}/versions/{n}`."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaResidency]:
-        """Of each engine that serves its base."""
+        """Of each engine that serves its base and is behind the gateway that answers; then of others, of GetResidency and
+        ListResidency alone, that were seen with a copy. No engine is told twice.
+        """
 
     def __init__(
         self,
@@ -1622,6 +1626,7 @@ class ReplicaResidency(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     DISK_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    SEEN_TIME_FIELD_NUMBER: _builtins.int
     replica: _builtins.str
     """Its name."""
     device: _builtins.bool
@@ -1631,7 +1636,13 @@ class ReplicaResidency(_message.Message):
     disk: _builtins.bool
     """On its disk."""
     running: _builtins.int
-    """Requests that run or wait on it; told to a platform administrator alone."""
+    """Requests that run or wait on it; told to a platform administrator alone, and of engines that were asked now."""
+    @_builtins.property
+    def seen_time(self) -> _timestamp_pb2.Timestamp:
+        """Absent: the engine was asked now. Otherwise another gateway saw it so then; of an engine with very many versions it
+        tells the registry of 500, those on its device first, then those in host memory.
+        """
+
     def __init__(
         self,
         *,
@@ -1640,10 +1651,11 @@ class ReplicaResidency(_message.Message):
         host: _builtins.bool = ...,
         disk: _builtins.bool = ...,
         running: _builtins.int = ...,
+        seen_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seen_time", b"seen_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "disk", b"disk", "host", b"host", "replica", b"replica", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "disk", b"disk", "host", b"host", "replica", b"replica", "running", b"running", "seen_time", b"seen_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

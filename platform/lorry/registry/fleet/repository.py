@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, insert, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, TenantId
 from lorry.registry.db.tables import Adapter, AdapterVersion, ReplicaState, Residency, Tenant
 from lorry.registry.paging import PageRequest
+
+_AT_ONCE = 200
+"""Copies that one statement deletes."""
+_PLACES = (Residency.device, Residency.host, Residency.disk)
 
 
 async def find(session: AsyncSession, name: str) -> ReplicaState | None:
@@ -42,7 +46,7 @@ async def version_names(
         .order_by(AdapterVersion.number.desc())
     )
     return [
-        (AdapterKey(AdapterDigest(sha256), AdapterScope(own)), f"tenants/{tenant}/adapters/{name}/versions/{number}")
+        (_key(own, sha256), f"tenants/{tenant}/adapters/{name}/versions/{number}")
         for own, sha256, tenant, name, number in (await session.execute(query)).all()
     ]
 
@@ -53,4 +57,67 @@ async def tenant_names(session: AsyncSession, ids: Collection[str]) -> list[tupl
     return [(TenantId(own), name) for own, name in (await session.execute(query)).all()]
 
 
-__all__ = ["find", "forget_before", "seen_since", "tenant_names", "version_names"]
+async def copies_on(session: AsyncSession, replica: str) -> dict[AdapterKey, tuple[bool, bool, bool]]:
+    """On device, in host memory, on disk."""
+    query = select(Residency.adapter_id, Residency.sha256, *_PLACES).where(Residency.replica == replica)
+    rows = (await session.execute(query)).all()
+    return {_key(scope, sha256): (device, host, disk) for scope, sha256, device, host, disk in rows}
+
+
+async def change_copies(
+    session: AsyncSession,
+    replica: str,
+    gone: Collection[AdapterKey],
+    new: Mapping[AdapterKey, tuple[bool, bool, bool]],
+) -> None:
+    """``gone`` go first."""
+    keys = [(key.scope, key.digest) for key in gone]
+    for start in range(0, len(keys), _AT_ONCE):
+        these = tuple_(Residency.adapter_id, Residency.sha256).in_(keys[start : start + _AT_ONCE])
+        await session.execute(delete(Residency).where(Residency.replica == replica, these))
+    if new:
+        rows = [
+            {"replica": replica, "adapter_id": scope, "sha256": sha256, "device": device, "host": host, "disk": disk}
+            for (sha256, scope), (device, host, disk) in new.items()
+        ]
+        await session.execute(insert(Residency), rows)
+
+
+async def copies_of(
+    session: AsyncSession, adapter_ids: Collection[str], besides: Collection[str], after: datetime
+) -> list[tuple[str, AdapterKey, tuple[bool, bool, bool], datetime]]:
+    """As ``version_names``. On other engines than ``besides`` that have told of their copies since: with when they did,
+    by name."""
+    query = (
+        select(ReplicaState.name, ReplicaState.copies_seen_at, Residency.adapter_id, Residency.sha256, *_PLACES)
+        .join(Residency, Residency.replica == ReplicaState.name)
+        .where(*_told_since(after, besides), Residency.adapter_id.in_(adapter_ids))
+        .order_by(ReplicaState.name, Residency.adapter_id, Residency.sha256)
+    )
+    return [
+        (name, _key(scope, sha256), (device, host, disk), at)
+        for name, at, scope, sha256, device, host, disk in (await session.execute(query)).all()
+        if at is not None
+    ]
+
+
+async def is_served(session: AsyncSession, base: str, besides: Collection[str], after: datetime) -> bool:
+    """By another engine than ``besides``."""
+    query = select(ReplicaState.name).where(*_told_since(after, besides), ReplicaState.base_sha256 == base).limit(1)
+    return (await session.execute(query)).first() is not None
+
+
+def _key(scope: str, sha256: str) -> AdapterKey:
+    return AdapterKey(AdapterDigest(sha256), AdapterScope(scope))
+
+
+def _told_since(after: datetime, besides: Collection[str]) -> tuple[ColumnElement[bool], ...]:
+    """An engine that answers: what was on the device of one that does not is not there any more."""
+    told = ReplicaState.copies_seen_at >= after
+    return ReplicaState.kind == "engine", ReplicaState.state == "SERVING", told, ReplicaState.name.not_in(besides)
+
+
+__all__ = [
+    "change_copies", "copies_of", "copies_on", "find", "forget_before", "is_served", "seen_since", "tenant_names",
+    "version_names",
+]  # fmt: skip

@@ -13,6 +13,7 @@ from lorry.registry.authz import Caller, not_visible
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import ReplicaState
 from lorry.registry.fleet import repository
+from lorry.registry.fleet.observed import Held, changes, kept
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.rights import require
 
@@ -54,8 +55,9 @@ class FleetService:
         self._database = database
         self._now = now
 
-    async def report(self, seen: Sighting) -> bool:
-        """Whether an operator wants it to take nothing new."""
+    async def report(self, seen: Sighting, copies: Held | None = None) -> bool:
+        """Whether an operator wants it to take nothing new. ``copies``: what an engine has now, of which what
+        changed is written; None leaves it as it was told before."""
         async with self._database.write() as session:
             row = await repository.find(session, seen.name)
             if row is None:
@@ -65,6 +67,11 @@ class FleetService:
             row.kind, row.state, row.address = seen.kind.value, seen.doing.value, seen.address
             row.build, row.base_sha256 = seen.build, seen.base_sha256
             row.registry_epoch, row.running, row.seen_at = seen.epoch, seen.running, self._now()
+            if copies is not None:
+                row.copies_seen_at = row.seen_at
+                await session.flush()  # rows of copies refer to it
+                before = await repository.copies_on(session, seen.name)
+                await repository.change_copies(session, seen.name, *changes(before, kept(copies)))
             return row.drain
 
     async def list(self, caller: Caller, page: PageRequest) -> Page[ReplicaState]:

@@ -103,7 +103,15 @@ CASES = [
         "r0",
         (["replicas", 0, "host"], False),
     ),
-    case("adapters residency pirate", "GetResidency", RESIDENCY, {"name": V3}, "r0", (["name"], V3), also=VERSIONS),
+    case(
+        "adapters residency pirate",
+        "GetResidency",
+        RESIDENCY,
+        {"name": V3},
+        ["r0", "now", "r1", NOON.ToJsonString()],
+        (["replicas", 1, "seenTime"], NOON.ToJsonString()),
+        also=VERSIONS,
+    ),
     case(
         "adapters delete pirate --etag e1",
         "DeleteAdapter",
