@@ -82,9 +82,16 @@ GUARDS = (
     Guard(
         "copies_are_reported_more_seldom_than_their_engine",
         "platform/lorry/cli/upkeep.py",
-        "                copies = await _copies(engine) if due else None\n",
+        "                copies = await _copies(engine) if due and not down else None\n",
         "                copies = await _copies(engine)\n",
         (f"{GATEWAYS}::test_copies_are_reported_now_and_then[sqlite]",),
+    ),
+    Guard(
+        "an_engine_that_is_back_tells_at_once_what_it_has",
+        "platform/lorry/cli/upkeep.py",
+        "                    told_at.pop(engine, None)",
+        "                    pass",
+        (f"{GATEWAYS}::test_an_engine_that_died_is_told_by_no_gateway[sqlite]",),
     ),
     Guard(
         "a_base_that_others_serve_is_served",

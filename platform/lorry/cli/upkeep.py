@@ -60,8 +60,11 @@ async def reporting(
                 seen[engine] = await _engine(engine, seen.get(engine))
                 if not seen[engine].name:
                     continue
+                down = seen[engine].doing is Doing.DOWN
+                if down:
+                    told_at.pop(engine, None)  # what it has when it is back is told with that
                 due = time.monotonic() >= told_at.get(engine, -math.inf) + COPIES_S
-                copies = await _copies(engine) if due else None
+                copies = await _copies(engine) if due and not down else None
                 await fleet.report(seen[engine], copies)
                 if copies is not None:
                     told_at[engine] = time.monotonic()

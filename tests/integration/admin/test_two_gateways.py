@@ -174,7 +174,7 @@ async def seen(platform: Platform) -> ReplicaState:
 
 
 async def test_an_engine_that_died_is_told_by_no_gateway(
-    with_base: Platform, both: tuple[Gateway, Gateway], tmp_path: Path
+    with_base: Platform, both: tuple[Gateway, Gateway], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anna = await owner(with_base, JSON)
     version = await register(anna, JSON, craft.write_adapter(tmp_path / "files"))
@@ -182,7 +182,14 @@ async def test_an_engine_that_died_is_told_by_no_gateway(
     await b.call("PreloadAdapterVersion", pb.PreloadAdapterVersionRequest(name=version.name))
     here = {"engine-a": (False, False, False)}
     await becomes(partial(placed, a, version.name), {**here, "engine-b": (False, True, True)})
-    both[1].engine.die()
-    await becomes(partial(placed, a, version.name), here)
-    both[1].engine.revive()
-    await becomes(partial(placed, a, version.name), {**here, "engine-b": (False, True, True)})
+    monkeypatch.setattr(upkeep, "COPIES_S", 3600.0)
+    for has in (True, False):
+        both[1].engine.die()
+        await becomes(partial(placed, a, version.name), here)
+        if not has:
+            both[1].engine._hosted.clear()
+        both[1].engine.revive()
+        while (await seen(with_base)).state != "SERVING":
+            await asyncio.sleep(REPORTS_S)
+        back = {"engine-b": (False, True, True)} if has else {}
+        assert await placed(a, version.name) == here | back, "what it has since it is back"
