@@ -30,6 +30,7 @@ from tests.mutants import (
     tenancy,
     texts,
     transport,
+    turns,
     watching,
     web,
 )
@@ -65,6 +66,7 @@ GUARDS: tuple[Guard, ...] = (
     *repeats.GUARDS,
     *transport.GUARDS,
     *streams.GUARDS,
+    *turns.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]
