@@ -80,6 +80,7 @@ def tenant(row: tables.Tenant) -> tenant_pb.Tenant:
         create_time=timestamp(row.created_at),
         etag=tenant_etag(row),
         import_prefixes=row.import_prefixes or (),
+        weight=row.weight,
     )
 
 

@@ -40,7 +40,9 @@ class TenantAdmin(LimitsAdmin, RecordsAdmin, pb_grpc.TenantAdminServiceServicer)
 
     async def CreateTenant(self, request: pb.CreateTenantRequest, context: Context) -> pb.Tenant:
         caller = await self._access.caller(context)
-        row = await self._registry.tenants.create(caller, request.tenant_id, request.display_name, request.request_id)
+        row = await self._registry.tenants.create(
+            caller, request.tenant_id, request.display_name, request.request_id, request.weight or 1
+        )
         return messages.tenant(row)
 
     async def GetTenant(self, request: pb.GetTenantRequest, context: Context) -> pb.Tenant:
@@ -63,6 +65,7 @@ class TenantAdmin(LimitsAdmin, RecordsAdmin, pb_grpc.TenantAdminServiceServicer)
             display_name=request.tenant.display_name,
             suspended=request.tenant.suspended,
             import_prefixes=list(request.tenant.import_prefixes),
+            weight=request.tenant.weight,
             etag=request.tenant.etag,
         )
         return messages.tenant(row)

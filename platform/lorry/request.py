@@ -40,6 +40,8 @@ class SamplingParams:
 
 TOP_LOGPROBS_MAX = 20
 CHOICES_MAX = 16
+WEIGHT_MAX = 100
+"""Of a tenant, when tenants take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def check_params(
 __all__ = [
     "CHOICES_MAX",
     "TOP_LOGPROBS_MAX",
+    "WEIGHT_MAX",
     "OutputParams",
     "SamplingParams",
     "StoppingParams",

@@ -31,6 +31,7 @@ from tests.mutants import (
     tenancy,
     texts,
     transport,
+    turns,
     watching,
     web,
 )
@@ -67,6 +68,7 @@ GUARDS: tuple[Guard, ...] = (
     *repeats.GUARDS,
     *transport.GUARDS,
     *streams.GUARDS,
+    *turns.GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

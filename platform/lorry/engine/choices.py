@@ -271,6 +271,7 @@ def _scheduled(choice: _Choice, arrived: float) -> ScheduledRequest[AdapterRef]:
         after=None if first else request.request_id,
         end_ids=None if request.text is None else request.text.end_ids,
         tokenizer_sha256="" if request.text is None else request.text.sha256,
+        weight=request.weight,
     )
 
 

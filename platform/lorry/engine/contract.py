@@ -31,6 +31,9 @@ class EngineRequest:
 
     ``vocabulary`` and ``text`` are what the registry says of the adapter's version, None where they are the base's: ids
     are below the one, and the engine answers only with a text side whose digest is the other's.
+
+    ``weight``, 1 to WEIGHT_MAX, is the tenant's: so many turns it has for one of a tenant of weight 1, when requests of
+    both wait. Where a tenant's live requests say different ones, the newest's holds.
     """
 
     request_id: RequestId
@@ -51,6 +54,7 @@ class EngineRequest:
     cache_scope: str = ""
     vocabulary: int | None = None
     text: TextPlan | None = None
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)

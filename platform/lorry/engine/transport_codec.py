@@ -68,6 +68,7 @@ def request_to_proto(request: EngineRequest, call: int) -> pb.EngineRequest:
         cache_salt=request.cache_salt,
         cache_scope=request.cache_scope,
         vocabulary=request.vocabulary,
+        weight=request.weight,
     )
     if request.text is not None:
         text = request.text
@@ -146,6 +147,7 @@ def request_from_proto(message: pb.EngineRequest) -> EngineRequest:
         message.cache_scope,
         message.vocabulary if message.HasField("vocabulary") else None,
         text,
+        message.weight or 1,
     )
 
 

@@ -142,6 +142,7 @@ class Admission:
             cache_scope=fields.cache_scope,
             vocabulary=resolution.vocabulary,
             text=resolution.text,
+            weight=snapshot.weight_of(caller.tenant),
         )
         output = message.output
         answer = Answer(

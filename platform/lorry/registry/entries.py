@@ -26,6 +26,7 @@ class TenantEntry:
     id: TenantId
     name: str
     suspended: bool
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)

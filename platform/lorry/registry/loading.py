@@ -105,7 +105,7 @@ def _pairs(subjects: Collection[str]) -> list[tuple[TenantId, str]]:
 
 def tenants(connection: Connection, ids: Ids) -> Iterator[list[TenantEntry]]:
     for rows in _pages(connection, queries.TENANTS, ids):
-        yield [TenantEntry(_tenant(row.id), intern(row.name), row.suspended) for row in rows]
+        yield [TenantEntry(_tenant(row.id), intern(row.name), row.suspended, row.weight) for row in rows]
 
 
 def keys(connection: Connection, ids: Ids) -> Iterator[list[KeyEntry]]:

@@ -73,7 +73,7 @@ def _part(rows: _Rows, key: Any) -> PartQuery:
     )
 
 
-TENANTS = _query(select(_tenant.id, _tenant.name, _tenant.suspended), _tenant.id)
+TENANTS = _query(select(_tenant.id, _tenant.name, _tenant.suspended, _tenant.weight), _tenant.id)
 
 KEYS = _query(
     select(

@@ -169,6 +169,11 @@ class Snapshot:
         check_digest(expected_sha256, found.sha256)
         return found
 
+    def weight_of(self, tenant: TenantId) -> int:
+        """Of its turns; 1 where the snapshot does not have it."""
+        entry = self.tables.tenants.get(tenant)
+        return 1 if entry is None else entry.weight
+
     def grants_of(self, tenant: TenantId) -> Mapping[str, GrantEntry]:
         """By resource. The same object in every snapshot in which no grant of the tenant changed."""
         return self.tables.grants.get(tenant, _NO_GRANTS)

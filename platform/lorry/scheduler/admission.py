@@ -69,8 +69,8 @@ class Devices(Generic[R]):
 class Admission(Generic[R]):
     """Admits one request at a time: pages and pin, all or nothing.
 
-    Tenants take turns; within a tenant the first in rank that can run goes first. A request that lacks
-    memory or a slot is passed over and tried again in the next plan. Once it was passed over
+    Tenants take turns by their weights (``Turns``); within a tenant the first in rank that can run goes first. A
+    request that lacks memory or a slot is passed over and tried again in the next plan. Once it was passed over
     for the ageing bound it starves, and until it runs
 
     - it is tried before everything else, and may empty slots that are held but not pinned;
@@ -129,7 +129,7 @@ class Admission(Generic[R]):
             tenant = self._turns.popleft()
             admitted_next = self._take_from(tenant, sequence, running)
             if admitted_next is not None:
-                self._turns.append(tenant)
+                self._waiting.turns.put_back(tenant, self._turns)
                 return admitted_next
             self._passes_left -= 1
         return None

@@ -13,6 +13,7 @@ from lorry.errors import (
     by_reason,
 )
 from lorry.memory import MemoryLedger
+from lorry.request import WEIGHT_MAX
 from lorry.residency.host import R
 from lorry.scheduler.plan import SequenceResult, SequenceStep
 from lorry.scheduler.requests import ScheduledRequest
@@ -52,6 +53,8 @@ def check_request(request: ScheduledRequest[R], config: SchedulerConfig, ledger:
         raise InvalidRequest.field("prompt", "is empty; give at least one token")
     if wanted < 1:
         raise InvalidRequest.field("stopping.max_tokens", f"is {wanted}; give at least 1")
+    if not 1 <= request.weight <= WEIGHT_MAX:
+        raise InvalidRequest.field("weight", f"is {request.weight}; give 1 to {WEIGHT_MAX}")
     tokens = prompt + wanted
     if tokens > config.context_tokens:
         raise InvalidRequest.field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Generic
 
@@ -108,6 +109,7 @@ class LiveRequests(Generic[R]):
             entry.ready_at = now
         self._arrivals += 1
         self._entries[request.request_id] = entry
+        self._waiting.turns.began(request.tenant, request.weight)
         limits = [(request.deadline, Expiry.DEADLINE)]
         if request.after is None:
             self._prefixes.open(entry)
@@ -162,6 +164,7 @@ class LiveRequests(Generic[R]):
                 del self._followers[request.after]
         self._residency.release(request.request_id)
         del self._entries[request.request_id]
+        self._waiting.turns.ended(request.tenant)
         self.lead(request.request_id)
 
     def expire(self, now: float) -> None:
@@ -201,6 +204,8 @@ class LiveRequests(Generic[R]):
         for place, found in places.items():
             if found != {request for request, entry in self._entries.items() if entry.place is place}:
                 raise InternalError(f"live requests say that they are {place}, and others are")
+        if self._waiting.turns.live() != Counter(entry.request.tenant for entry in self):
+            raise InternalError("the count of a tenant's live requests is wrong")
         if not self._followers.keys() <= self._entries.keys():
             raise InternalError("a choice follows a request that has ended")
 

@@ -16,7 +16,8 @@ class ScheduledRequest(Generic[R]):
     """``ref`` None is the base. ``deadline`` and ``queue_deadline`` (latest start of the first step) are
     readings of the scheduler's clock, None is no limit; so is ``ttft_deadline``, the latest first token.
     ``reject_cold``: refuse instead of fetching. ``priority``: the highest is preempted last and, within its tenant,
-    admitted first; 0 is normal.
+    admitted first; 0 is normal. ``weight``: how many turns its tenant has for one of a tenant of
+    weight 1; the newest of a tenant's live requests says it.
 
     ``cache_salt`` (empty: nothing cached is used or kept) and ``cache_scope`` enter the key of every KV block.
     ``choice`` is this sequence's number among the choices of one request; ``after`` names the request id of choice 0,
@@ -42,6 +43,7 @@ class ScheduledRequest(Generic[R]):
     after: RequestId | None = None
     end_ids: tuple[int, ...] | None = None
     tokenizer_sha256: str = ""
+    weight: int = 1
 
     @property
     def shared(self) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from lorry.ids import AdapterKey, TenantId
 from lorry.memory import AdapterNeed
 from lorry.residency.host import R
 from lorry.scheduler.entry import Entry
+from lorry.scheduler.turns import Turns
 
 Rank = tuple[int, int]
 NeedClass = tuple[int, int]
@@ -65,8 +66,8 @@ class WaitingQueue(Generic[R]):
     where the first ones of a class find no room the others hardly will; lanes whose version is not on the host are not
     looked at.
 
-    Order: within a lane by rank, between a tenant's lanes by their heads' rank, between tenants in
-    turn: ``served`` moves a tenant behind all others. A preempted request comes back with the rank that it had.
+    Order: within a lane by rank, between a tenant's lanes by their heads' rank, between tenants by ``turns``. A
+    preempted request comes back with the rank that it had.
     """
 
     def __init__(self, load_need: Callable[[AdapterKey], AdapterNeed | None]) -> None:
@@ -76,13 +77,17 @@ class WaitingQueue(Generic[R]):
         self._tenants: dict[TenantId, _Tenant[R]] = {}
         self._wanting: dict[AdapterKey, dict[TenantId, Lane[R]]] = {}
         self._size = 0
+        self.turns = Turns()
 
     def __len__(self) -> int:
         return self._size
 
     def push(self, entry: Entry[R]) -> None:
         tenant_id, adapter = entry.request.tenant, entry.adapter
-        tenant = self._tenants.setdefault(tenant_id, _Tenant())
+        tenant = self._tenants.get(tenant_id)
+        if tenant is None:
+            tenant = self._tenants[tenant_id] = _Tenant()
+            self.turns.join(tenant_id)
         lane = tenant.lanes.get(adapter)
         if lane is None:
             lane = tenant.lanes[adapter] = Lane(tenant_id, adapter)
@@ -115,6 +120,7 @@ class WaitingQueue(Generic[R]):
                     del self._wanting[adapter]
         if not tenant.lanes:
             del self._tenants[tenant_id]
+            self.turns.leave(tenant_id)
 
     def refile(self, adapter: AdapterKey) -> None:
         """The version moved: between absent, host and device."""
@@ -130,13 +136,12 @@ class WaitingQueue(Generic[R]):
         return self._tenants[entry.request.tenant].lanes[entry.adapter].entries[0]
 
     def in_turn(self) -> list[TenantId]:
-        """Tenants with waiting requests, the one that was served longest ago first."""
-        return list(self._tenants)
+        """Tenants with waiting requests, the one whose turn is next first."""
+        return self.turns.order()
 
     def served(self, tenant_id: TenantId) -> None:
-        tenant = self._tenants.pop(tenant_id, None)
-        if tenant is not None:
-            self._tenants[tenant_id] = tenant
+        if tenant_id in self._tenants:
+            self.turns.served(tenant_id)
 
     def fronts(self, tenant_id: TenantId, resident: Set[AdapterKey]) -> list[Lane[R]]:
         """The tenant's lanes that may be able to run: of the base and of resident versions all, of loadable
@@ -173,6 +178,7 @@ class WaitingQueue(Generic[R]):
     def check_integrity(self) -> None:
         """Raises InternalError where an index contradicts the lanes."""
         total = 0
+        self.turns.check_integrity(set(self._tenants))
         for tenant_id, tenant in self._tenants.items():
             filed = 0
             for adapter, lane in tenant.lanes.items():

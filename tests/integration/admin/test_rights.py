@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from lorry import errors
 from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
 from lorry.api.v1 import tenant_admin_pb2 as pb
+from lorry.ids import TenantId
 from tests.integration.admin.conftest import Client, Platform
 from tests.unit.adapters import craft
 
@@ -120,6 +122,44 @@ async def test_import_prefixes(platform: Platform) -> None:
     assert many.violations[0].field == "import_prefixes"
     assert await anna.call("GetTenant", GET) == second
     assert not (await admin.call("UpdateTenant", prefixes(etag=second.etag))).import_prefixes
+
+
+def weighs(weight: int, etag: str = "") -> pb.UpdateTenantRequest:
+    tenant = pb.Tenant(name=ANNA, weight=weight, etag=etag)
+    return pb.UpdateTenantRequest(tenant=tenant, update_mask=FieldMask(paths=["weight"]))
+
+
+async def test_weights(platform: Platform) -> None:
+    """An owner reads it and does not set it; what gateways take turns by is what the last change says."""
+    anna, admin = await platform.tenant("anna"), platform.admin
+    first = await anna.call("GetTenant", GET)
+    assert first.weight == 1
+    assert type(await anna.error("UpdateTenant", weighs(100))) is errors.RoleTooLow
+    second = await admin.call("UpdateTenant", weighs(7, first.etag))
+    assert (second.weight, second.display_name, second.etag == first.etag) == (7, first.display_name, False)
+    assert type(await admin.error("UpdateTenant", weighs(8, first.etag))) is errors.StaleEtag
+    for bad in (0, -1, 101, 2**31 - 1):
+        error = await admin.error("UpdateTenant", weighs(bad))
+        assert (type(error), error.violations[0].field) == (errors.InvalidRequest, "weight")
+    assert await anna.call("GetTenant", GET) == second
+    (event,) = [
+        one
+        for one in (await admin.call("ListAuditEvents", pb.ListAuditEventsRequest(parent=ANNA))).events
+        if one.action == "tenant.update"
+    ]
+    assert json.loads(event.details_json) == {"fields": ["weight"], "weight": 7}
+
+    for asked, made in ((0, 1), (1, 1), (100, 100)):
+        request = pb.CreateTenantRequest(tenant_id=f"w{asked}", weight=asked, request_id=f"r{asked}")
+        assert (await admin.call("CreateTenant", request)).weight == made
+        assert (await admin.call("CreateTenant", request)).weight == made
+    for bad in (-1, 101):
+        error = await admin.error("CreateTenant", pb.CreateTenantRequest(tenant_id="bad", weight=bad))
+        assert error.violations[0].field == "weight"
+    snapshot = await platform.registry.snapshots().start()
+    named = {tenant.name: snapshot.weight_of(tenant.id) for tenant in snapshot.tables.tenants.values()}
+    assert named == {"platform": 1, "anna": 7, "w0": 1, "w1": 1, "w100": 100}
+    assert snapshot.weight_of(TenantId("tn_nobody")) == 1
 
 
 @pytest.fixture

@@ -226,6 +226,29 @@ async def test_every_reason_of_an_engine_over_the_wire(
     assert seen >= set(SCENARIOS)
 
 
+async def test_turns_by_weight_over_the_wire(built: tuple[Path, list[Path]], sqlite_url: str, tmp_path: Path) -> None:
+    """Three to one while both wait, of requests as a gateway sends them; a new weight holds for what waits already."""
+    seats = replace(SCHEDULER, max_sequences=4)
+    async with operators(sqlite_url, tmp_path) as here, bench(here, built, tmp_path / "one", MEMORY, seats) as one:
+        for at in range(24):
+            await one.send(f"h{at}", out=1, tenant="heavy", weight=3)
+            await one.send(f"l{at}", at % 3, out=1, tenant="light")
+
+        async def served() -> tuple[int, int]:
+            found = await one.wire.queue()
+            left = Counter(waiting.tenant for waiting in found.waiting)
+            return 24 - left[here.tenants["heavy"]], 24 - left[here.tenants["light"]]
+
+        for plan in range(1, 6):
+            await one.stepper.step()
+            assert await served() == (3 * plan, plan)
+        await one.send("new", out=1, tenant="light", weight=3)
+        before = await served()
+        await one.stepper.step(4)
+        after = await served()
+        assert [b - a for a, b in zip(before, after, strict=True)] == [8, 8]
+
+
 class OneDesk:
     """A gateway with one request at its quota, and one in its engine."""
 

@@ -61,7 +61,7 @@ KEY = tenants.ApiKey(
     revoke_time=NOON,
 )
 MADE = tenants.CreateApiKeyResponse(api_key=KEY, text="lorry_the_text")
-TENANT = tenants.Tenant(name="tenants/acme", display_name="Acme", etag="e2", import_prefixes=["s3://b/p/"])
+TENANT = tenants.Tenant(name="tenants/acme", display_name="Acme", etag="e2", import_prefixes=["s3://b/p/"], weight=37)
 BASE = tenants.BaseModel(
     name="models/smol", base_sha256="b" * 64, tokenizer_sha256="c" * 64, context_tokens=8192, create_time=NOON
 )

@@ -92,7 +92,8 @@ async def test_a_tenants_life(run: Run, nowhere: Terminal, with_base: Platform, 
     nowhere.set(LORRY_ADDRESS=with_base.address, LORRY_API_KEY=with_base.admin.key, LORRY_TENANT="acme")
     await run("quota set --concurrency 4 --tokens-per-month 1000")
     assert "1000" in (await run("quota list")).out
-    await run("tenants update acme --import-prefix s3://bucket/acme/")
+    await run("tenants update acme --import-prefix s3://bucket/acme/ --weight 100")
+    assert (await run("tenants list --json")).json["tenants"][0]["weight"] == 100
     assert (await run("usage query --by day")).out == "none\n"
     assert len((await run("usage export")).out.splitlines()) == 1, "the header"
     actions = {one["action"] for one in (await run("audit list --json")).json["events"]}

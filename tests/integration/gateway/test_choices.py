@@ -21,7 +21,7 @@ from lorry.gateway.models import Models
 from lorry.gateway.salts import TenantSalts
 from lorry.gateway.service import GenerateServicer
 from lorry.ids import TenantId
-from lorry.registry.entries import GrantEntry
+from lorry.registry.entries import GrantEntry, TenantEntry
 from lorry.request import OutputParams, SamplingParams, TokenLogprobs
 from tests.integration.gateway.world import BASE, CAPS, KV_SALT, PIRATE, World, read, request, until, world
 
@@ -317,6 +317,16 @@ async def test_a_tenants_salt_is_its_own_whatever_it_asks_for(here: World) -> No
     assert salts == [acme] * 3 + [other] * 2
     assert acme != other
     assert {seen.cache_scope for seen in here.engine.seen} == {"same"}
+
+
+async def test_a_tenants_weight_is_the_snapshots(here: World) -> None:
+    beta = TenantId("t-beta")
+    here.source.change(tenants=[TenantEntry(beta, "beta", False, 9)])
+    for who in ("acme", "beta"):
+        await here.stub.Generate(request(BASE), metadata=here.metadata(who))
+    here.source.change(tenants=[TenantEntry(beta, "beta", False, 2)])
+    await here.stub.Generate(request(BASE), metadata=here.metadata("beta"))
+    assert [(seen.tenant, seen.weight) for seen in here.engine.seen] == [("t-acme", 1), (beta, 9), (beta, 2)]
 
 
 async def test_no_salt_is_shown_or_logged(here: World, caplog: pytest.LogCaptureFixture) -> None:

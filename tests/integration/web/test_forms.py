@@ -175,6 +175,14 @@ async def test_operator_forms(here: World) -> None:
         root, at, "Tenant changed.", display_name="Gamma 2", import_prefixes="s3://bucket/b/\ns3://bucket/d/"
     )
     assert "s3://bucket/d/" in page
+    read = etag(page, at)
+    page = await done(root, at, "Tenant changed.", display_name="Gamma 2", weight="25", etag=read)
+    assert 'name="weight" type="number" min="1" max="100" value="25"' in page
+    assert '<td class="num">25</td>' in (await root.get("/operator/tenants")).text
+    for bad, status in (("0", 400), ("101", 400), ("much", 400), ("30", 409)):
+        refused = await root.post(at, {"display_name": "Gamma 3", "weight": bad, "etag": read})
+        assert refused.status_code == status, bad
+    assert 'value="25"' in (await root.get(at)).text
     page = await done(root, f"{at}/grants", "Grant given.", resource="models/tiny")
     grant = re.search(r"grants/(gr_[0-9a-f]+)/revoke", page)
     assert grant is not None

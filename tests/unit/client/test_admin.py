@@ -104,17 +104,23 @@ CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = 
     ("promote_canary", "PromoteCanary", (ALIAS,), {"etag": "e"}, {"name": ALIAS, "etag": "e"}),
     ("rollback_alias", "RollbackAlias", (ALIAS,), {"etag": "e"}, {"name": ALIAS, "etag": "e"}),
     ("delete_alias", "DeleteAlias", (ALIAS,), {"etag": "e"}, {"name": ALIAS, "etag": "e"}),
-    ("create_tenant", "CreateTenant", ("acme", "Acme"), {}, {"tenantId": "acme", "displayName": "Acme"}),
+    (
+        "create_tenant",
+        "CreateTenant",
+        ("acme", "Acme"),
+        {"weight": 3},
+        {"tenantId": "acme", "displayName": "Acme", "weight": 3},
+    ),
     ("get_tenant", "GetTenant", ("tenants/acme",), {}, {"name": "tenants/acme"}),
     ("list_tenants", "ListTenants", (), {}, {"pageSize": 1000}),
     (
         "update_tenant",
         "UpdateTenant",
         ("acme",),
-        {"suspended": False, "import_prefixes": ["s3://b/"], "etag": "e"},
+        {"suspended": False, "import_prefixes": ["s3://b/"], "weight": 25, "etag": "e"},
         {
-            "tenant": {"name": "tenants/acme", "importPrefixes": ["s3://b/"], "etag": "e"},
-            "updateMask": "suspended,importPrefixes",
+            "tenant": {"name": "tenants/acme", "importPrefixes": ["s3://b/"], "weight": 25, "etag": "e"},
+            "updateMask": "suspended,importPrefixes,weight",
         },
     ),
     (

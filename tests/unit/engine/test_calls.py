@@ -117,6 +117,7 @@ def test_each_choice_is_a_sequence_that_names_its_number_and_the_first() -> None
         cache_salt=b"salt",
         cache_scope="scope",
         reject_cold=True,
+        weight=7,
     )
     first, *others = desk.book.added
     assert first == ScheduledRequest(
@@ -134,6 +135,7 @@ def test_each_choice_is_a_sequence_that_names_its_number_and_the_first() -> None
         output=OutputParams(4, 2),
         cache_salt=b"salt",
         cache_scope="scope",
+        weight=7,
     )
     own: dict[str, Any] = {
         "queue_deadline": None,

@@ -52,12 +52,19 @@ FULL = EngineRequest(
     cache_scope="scope",
     vocabulary=0,
     text=TextPlan("e" * 64, 330, (2, 5)),
+    weight=100,
 )
 
 
 @pytest.mark.parametrize("request_", [PLAIN, FULL], ids=["plain", "full"])
 def test_requests_come_back(request_: EngineRequest) -> None:
     assert request_from_proto(request_to_proto(request_, 1)) == request_
+
+
+def test_a_gateway_that_states_no_weight_states_one() -> None:
+    message = request_to_proto(FULL, 1)
+    message.ClearField("weight")
+    assert request_from_proto(message).weight == 1
 
 
 @pytest.mark.parametrize("message", [pb.AdapterVersionRef, pb.GetWhereaboutsRequest, pb.EvictRequest, pb.ForgetRequest])

@@ -146,12 +146,37 @@ async def test_copies_of_engines_are_told_anew_after_a_way_back(world: World, ur
     await again.close()
 
 
+async def test_weights_move_back_and_forth(world: World, url: str) -> None:
+    """The release before writes tenants without one: they take turns as all did then."""
+    registry, admin = world.registry, world.admin
+    await registry.tenants.create(admin, "heavy", weight=100)
+    for bad in ("0", "101", "-1", "NULL"):
+        await _refused(world, f"UPDATE tenant SET weight = {bad}")
+    await registry.database.close()
+    await asyncio.to_thread(command.downgrade, alembic_config(url), "0005")
+    async with registry.database.write() as session:
+        await session.execute(
+            text(
+                "INSERT INTO tenant (id, name, display_name, suspended, created_at)"
+                " VALUES ('tn_old', 'old', '', false, '2026-01-01 00:00:00+00')"
+            )
+        )
+    await registry.database.close()
+    await migrate(url)
+    again = Registry(url, PEPPERS)
+    found = await again.tenants.list(admin, PageRequest.of(0, ""))
+    assert {(row.name, row.weight) for row in found.rows} == {("heavy", 1), ("old", 1), ("platform", 1)}
+    assert (await again.tenants.update(admin, "old", ["weight"], weight=3)).weight == 3
+    await again.close()
+    await asyncio.to_thread(command.check, alembic_config(url))
+
+
 async def _refused(world: World, statement: str, **values: Any) -> None:
     with pytest.raises((DBAPIError, StaleEtag)) as caught:
         async with world.registry.database.write() as session:
             await session.execute(text(statement), values)
     said = str(caught.value.__cause__ or caught.value)
-    assert re.search(r"immutable|FOREIGN KEY|foreign key|CHECK|check constraint", said), said
+    assert re.search(r"immutable|FOREIGN KEY|foreign key|CHECK|check constraint|NOT NULL|not-null", said), said
 
 
 async def test_content_refuses_updates(world: World) -> None:

@@ -47,6 +47,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         salted=st.booleans(),
         scope=st.sampled_from(["", "s"]),
         priority=st.integers(-1, 1),
+        weight=st.sampled_from([1, 1, 3, 100]),
         output=outputs,
         deadline=st.none() | st.floats(0.01, 0.5),
         queue=st.none() | st.floats(0.0, 0.3),

@@ -33,13 +33,14 @@ async def show(visit: Visiting) -> Response:
 
 @router.post("/operator/tenants/{tenant}")
 async def change(post: Posted) -> Response:
-    """The names and where it may import from."""
+    """The name, its turns and where it may import from."""
     visit, form = post.visit, post.form
     await visit.ask(
         update_tenant(
             visit.tenant,
             display_name=form.text("display_name"),
             import_prefixes=form.lines("import_prefixes"),
+            weight=form.optional_whole("weight"),
             etag=form.text("etag"),
         )
     )

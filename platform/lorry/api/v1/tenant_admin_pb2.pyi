@@ -187,6 +187,7 @@ class Tenant(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     IMPORT_PREFIXES_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """`tenants/{t}`."""
     uid: _builtins.str
@@ -197,6 +198,10 @@ class Tenant(_message.Message):
     """Its keys are refused with PERMISSION_DENIED."""
     etag: _builtins.str
     """Changes with every change of the tenant itself. A request that sends another one is ABORTED."""
+    weight: _builtins.int
+    """1 to 100: while requests of several tenants wait, so many turns this one has for one of a tenant of weight 1. A
+    platform administrator's to set.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
@@ -215,10 +220,11 @@ class Tenant(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         etag: _builtins.str = ...,
         import_prefixes: _abc.Iterable[_builtins.str] | None = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "display_name", b"display_name", "etag", b"etag", "import_prefixes", b"import_prefixes", "name", b"name", "suspended", b"suspended", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "display_name", b"display_name", "etag", b"etag", "import_prefixes", b"import_prefixes", "name", b"name", "suspended", b"suspended", "uid", b"uid", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -233,22 +239,26 @@ class CreateTenantRequest(_message.Message):
     TENANT_ID_FIELD_NUMBER: _builtins.int
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     """The `{t}` of its name: 1 to 63 of a-z and 0-9, joined by single `.`, `_` or `-`."""
     display_name: _builtins.str
     """For people, at most 200 characters."""
     request_id: _builtins.str
     """Idempotency, at most 128 characters."""
+    weight: _builtins.int
+    """As Tenant.weight; 0 reads as 1."""
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
         display_name: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "request_id", b"request_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "request_id", b"request_id", "tenant_id", b"tenant_id", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -344,7 +354,7 @@ class UpdateTenantRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """`display_name`, `suspended`, `import_prefixes`; at least one."""
+        """`display_name`, `suspended`, `import_prefixes`, `weight`; at least one."""
 
     def __init__(
         self,

@@ -197,7 +197,7 @@ class TenantAdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTenant(self, request, context):
-        """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`.
+        """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`, `weight`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,7 @@ class TenantAdminServiceStub:
     ListTenants: _grpc.UnaryUnaryMultiCallable[_tenant_admin_pb2.ListTenantsRequest, _tenant_admin_pb2.ListTenantsResponse]
     """All tenants, by name."""
     UpdateTenant: _grpc.UnaryUnaryMultiCallable[_tenant_admin_pb2.UpdateTenantRequest, _tenant_admin_pb2.Tenant]
-    """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`."""
+    """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`, `weight`."""
     CreateApiKey: _grpc.UnaryUnaryMultiCallable[_tenant_admin_pb2.CreateApiKeyRequest, _tenant_admin_pb2.CreateApiKeyResponse]
     """Makes a key. Its text is in this answer and nowhere else."""
     ListApiKeys: _grpc.UnaryUnaryMultiCallable[_tenant_admin_pb2.ListApiKeysRequest, _tenant_admin_pb2.ListApiKeysResponse]
@@ -107,7 +107,7 @@ class TenantAdminServiceAsyncStub(TenantAdminServiceStub):
     ListTenants: _aio.UnaryUnaryMultiCallable[_tenant_admin_pb2.ListTenantsRequest, _tenant_admin_pb2.ListTenantsResponse]  # type: ignore[assignment]
     """All tenants, by name."""
     UpdateTenant: _aio.UnaryUnaryMultiCallable[_tenant_admin_pb2.UpdateTenantRequest, _tenant_admin_pb2.Tenant]  # type: ignore[assignment]
-    """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`."""
+    """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`, `weight`."""
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_tenant_admin_pb2.CreateApiKeyRequest, _tenant_admin_pb2.CreateApiKeyResponse]  # type: ignore[assignment]
     """Makes a key. Its text is in this answer and nowhere else."""
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_tenant_admin_pb2.ListApiKeysRequest, _tenant_admin_pb2.ListApiKeysResponse]  # type: ignore[assignment]
@@ -189,7 +189,7 @@ class TenantAdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tenant_admin_pb2.UpdateTenantRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tenant_admin_pb2.Tenant, _abc.Awaitable[_tenant_admin_pb2.Tenant]]:
-        """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`."""
+        """Changes the fields in the mask: `display_name`, `suspended`, `import_prefixes`, `weight`."""
 
     @_abc_1.abstractmethod
     def CreateApiKey(

@@ -11,9 +11,12 @@ from lorry.client.admin.names import new_request_id, tenant_name
 from lorry.client.prepared import PAGE_SIZE, TENANTS, Paged, Unary
 
 
-def create_tenant(tenant: str, display_name: str = "") -> Unary[pb.Tenant]:
-    """Raises AlreadyExists where the name is taken; a name is never used again."""
-    request = pb.CreateTenantRequest(tenant_id=tenant, display_name=display_name, request_id=new_request_id())
+def create_tenant(tenant: str, display_name: str = "", *, weight: int | None = None) -> Unary[pb.Tenant]:
+    """Raises AlreadyExists where the name is taken; a name is never used again. ``weight``: as ``update_tenant``'s,
+    None is 1."""
+    request = pb.CreateTenantRequest(
+        tenant_id=tenant, display_name=display_name, request_id=new_request_id(), weight=weight or 0
+    )
     return TENANTS.unary("CreateTenant", request, pb.Tenant)
 
 
@@ -34,9 +37,11 @@ def update_tenant(
     display_name: str | None = None,
     suspended: bool | None = None,
     import_prefixes: Sequence[str] | None = None,
+    weight: int | None = None,
     etag: str = "",
 ) -> Unary[pb.Tenant]:
-    """Changes what is not None. ``import_prefixes``: `s3://bucket/prefix/` each, instead of those that were there."""
+    """Changes what is not None. ``import_prefixes``: `s3://bucket/prefix/` each, instead of those that were there.
+    ``weight``: 1 to 100, its turns for one of a tenant of weight 1."""
     changed = pb.Tenant(name=tenant_name(tenant), etag=etag)
     mask = FieldMask()
     if display_name is not None:
@@ -48,6 +53,9 @@ def update_tenant(
     if import_prefixes is not None:
         changed.import_prefixes.extend(import_prefixes)
         mask.paths.append("import_prefixes")
+    if weight is not None:
+        changed.weight = weight
+        mask.paths.append("weight")
     request = pb.UpdateTenantRequest(tenant=changed, update_mask=mask)
     return TENANTS.unary("UpdateTenant", request, pb.Tenant, repeatable=not etag)
 

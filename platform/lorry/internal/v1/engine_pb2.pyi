@@ -159,6 +159,7 @@ class EngineRequest(_message.Message):
     CACHE_SCOPE_FIELD_NUMBER: _builtins.int
     VOCABULARY_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For people: logs and state. It may come again, a call does not."""
     tenant_id: _builtins.str
@@ -180,6 +181,8 @@ class EngineRequest(_message.Message):
     cache_scope: _builtins.str
     vocabulary: _builtins.int
     """What the registry says of the adapter's version. Absent: as the base."""
+    weight: _builtins.int
+    """The tenant's turns for one of a tenant of weight 1; 0 reads as 1."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -216,10 +219,11 @@ class EngineRequest(_message.Message):
         cache_scope: _builtins.str = ...,
         vocabulary: _builtins.int | None = ...,
         text: Global___VersionText | None = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_vocabulary", b"_vocabulary", "adapter", b"adapter", "output", b"output", "sampling", b"sampling", "stopping", b"stopping", "text", b"text", "vocabulary", b"vocabulary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_vocabulary", b"_vocabulary", "adapter", b"adapter", "base_sha256", b"base_sha256", "cache_salt", b"cache_salt", "cache_scope", b"cache_scope", "call", b"call", "deadline_seconds", b"deadline_seconds", "n", b"n", "output", b"output", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "queue_timeout_seconds", b"queue_timeout_seconds", "reject_cold", b"reject_cold", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "tenant_id", b"tenant_id", "text", b"text", "ttft_timeout_seconds", b"ttft_timeout_seconds", "vocabulary", b"vocabulary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_vocabulary", b"_vocabulary", "adapter", b"adapter", "base_sha256", b"base_sha256", "cache_salt", b"cache_salt", "cache_scope", b"cache_scope", "call", b"call", "deadline_seconds", b"deadline_seconds", "n", b"n", "output", b"output", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "queue_timeout_seconds", b"queue_timeout_seconds", "reject_cold", b"reject_cold", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "tenant_id", b"tenant_id", "text", b"text", "ttft_timeout_seconds", b"ttft_timeout_seconds", "vocabulary", b"vocabulary", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__vocabulary: _TypeAlias = _typing.Literal["vocabulary"]  # noqa: Y015
     _WhichOneofArgType__vocabulary: _TypeAlias = _typing.Literal["_vocabulary", b"_vocabulary"]  # noqa: Y015

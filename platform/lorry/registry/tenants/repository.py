@@ -45,8 +45,8 @@ async def list_tenants(session: AsyncSession, page: PageRequest) -> Sequence[Ten
     return (await session.execute(query)).scalars().all()
 
 
-async def insert_tenant(session: AsyncSession, name: str, display_name: str) -> Tenant:
-    row = Tenant(id=new_id("tn"), name=name, display_name=display_name)
+async def insert_tenant(session: AsyncSession, name: str, display_name: str, weight: int = 1) -> Tenant:
+    row = Tenant(id=new_id("tn"), name=name, display_name=display_name, weight=weight)
     session.add(row)
     await session.flush()
     return row

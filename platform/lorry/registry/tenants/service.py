@@ -24,9 +24,15 @@ from lorry.registry.rights import require
 from lorry.registry.s3uris import check_prefixes
 from lorry.registry.tenants import repository
 from lorry.registry.tenants.roles import PLATFORM_TENANT, check_role
+from lorry.request import WEIGHT_MAX
 
-UPDATABLE = ("display_name", "suspended", "import_prefixes")
+UPDATABLE = ("display_name", "suspended", "import_prefixes", "weight")
 OVERLAP_MAX = timedelta(days=30)
+
+
+def _check_weight(weight: int) -> None:
+    if not 1 <= weight <= WEIGHT_MAX:
+        raise InvalidRequest.field("weight", f"{weight}; use 1 to {WEIGHT_MAX}")
 
 
 def tenant_etag(row: Tenant) -> str:
@@ -40,19 +46,23 @@ class TenantService:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, caller: Caller, name: str, display_name: str = "", request_id: str = "") -> Tenant:
+    async def create(
+        self, caller: Caller, name: str, display_name: str = "", request_id: str = "", weight: int = 1
+    ) -> Tenant:
         """Raises AlreadyExists."""
         require(caller, "create tenants")
         check_part("tenant_id", name)
         check_text("display_name", display_name, DISPLAY_NAME_MAX)
-        key = RequestKey.of(caller, "CreateTenant", request_id, name, display_name)
+        _check_weight(weight)
+        key = RequestKey.of(caller, "CreateTenant", request_id, name, display_name, *((weight,) if weight != 1 else ()))
         async with self._database.write() as session:
             if await replay(session, key) is not None:
                 return (await repository.open_tenant(session, caller, name))[0]
             async with unique(session, f"tenant_id: {name!r} is taken; choose another"):
-                row = await repository.insert_tenant(session, name, display_name)
+                row = await repository.insert_tenant(session, name, display_name, weight)
             _, tenant = await repository.open_tenant(session, caller, name)
-            audit.append(session, tenant, caller, "tenant.create", f"tenants/{name}")
+            said = {"weight": weight} if weight != 1 else {}
+            audit.append(session, tenant, caller, "tenant.create", f"tenants/{name}", **said)
             remember(session, key, row.id)
             await changes.record(session, Change(Kind.TENANT, row.id))
             return row
@@ -75,16 +85,19 @@ class TenantService:
         display_name: str = "",
         suspended: bool = False,
         import_prefixes: Sequence[str] = (),
+        weight: int = 1,
         etag: str = "",
     ) -> Tenant:
-        """Sets those of ``display_name``, ``suspended`` and ``import_prefixes`` that ``fields`` names. Raises StaleEtag
-        where ``etag`` is given and not the current one."""
+        """Sets those of UPDATABLE that ``fields`` names. Raises StaleEtag where ``etag`` is given and not the current
+        one."""
         require(caller, "change tenants")
         unknown = sorted(set(fields) - set(UPDATABLE))
         if unknown or not fields:
             raise InvalidRequest.field("update_mask", f"{unknown} cannot be set; use {', '.join(UPDATABLE)}")
         check_text("display_name", display_name, DISPLAY_NAME_MAX)
         prefixes = check_prefixes("import_prefixes", import_prefixes)
+        if "weight" in fields:
+            _check_weight(weight)
         if "suspended" in fields and suspended and name == PLATFORM_TENANT:
             raise FailedPrecondition(f"suspended: tenant {name!r} administers the platform; it cannot be")
         async with self._database.write() as session:
@@ -98,6 +111,8 @@ class TenantService:
                 row.suspended = said["suspended"] = suspended
             if "import_prefixes" in fields:
                 row.import_prefixes = said["import_prefixes"] = prefixes
+            if "weight" in fields:
+                row.weight = said["weight"] = weight
             row.revision += 1
             audit.append(session, tenant, caller, "tenant.update", f"tenants/{name}", **said)
             await changes.record(session, Change(Kind.TENANT, row.id))

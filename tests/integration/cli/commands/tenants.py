@@ -48,11 +48,19 @@ CASES = [
         (["importPrefixes", 0], "s3://b/p/"),
     ),
     case(
+        "tenants create acme --weight 37",
+        "CreateTenant",
+        TENANT,
+        {"tenantId": "acme", "weight": 37},
+        "tenants/acme is made",
+        (["weight"], 37),
+    ),
+    case(
         "tenants list",
         "ListTenants",
         tenants.ListTenantsResponse(tenants=[TENANT]),
         {"pageSize": 1000},
-        ["Acme", "e2", "s3://b/p/"],
+        ["Acme", "e2", "37", "s3://b/p/"],
         (["tenants", 0, "suspended"], False),
     ),
     case(
@@ -65,5 +73,13 @@ CASES = [
         },
         "is changed",
         (["etag"], "e2"),
+    ),
+    case(
+        "tenants update acme --weight 37",
+        "UpdateTenant",
+        TENANT,
+        {"tenant": {"name": "tenants/acme", "weight": 37}, "updateMask": "weight"},
+        "is changed",
+        (["weight"], 37),
     ),
 ]

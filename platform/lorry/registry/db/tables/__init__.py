@@ -2,7 +2,7 @@
 
 | kind | tables | may change |
 |---|---|---|
-| identity | tenant, principal, api_key | suspended, import_prefixes; role; expires_at, revoked_at |
+| identity | tenant, principal, api_key | suspended, import_prefixes, weight; role; expires_at, revoked_at |
 | accounts | login, web_session, login_throttle | a login's password, disabled; a session's end; a throttle anything |
 | weights | base_model, adapter, adapter_version, adapter_file | an adapter's deletion; a version's state alone |
 | names | alias, alias_revision, rollout | alias.revision; a rollout's end; revisions are immutable |

@@ -13,6 +13,7 @@ from lorry.registry.db.tables.types import ID, NAME, SHA256
 
 class Tenant(Model):
     __tablename__ = "tenant"
+    __table_args__ = (CheckConstraint("weight >= 1 AND weight <= 100", name="weight"),)
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     name: Mapped[str] = mapped_column(NAME, unique=True)
     display_name: Mapped[str] = mapped_column(String(200), default="")
@@ -20,6 +21,7 @@ class Tenant(Model):
     created_at: Mapped[datetime] = mapped_column(default=utcnow)
     revision: Mapped[int] = mapped_column(Integer, default=1, server_default="1")
     import_prefixes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True), default=None)
+    weight: Mapped[int] = mapped_column(Integer, default=1, server_default="1")
 
 
 class Principal(Model):
