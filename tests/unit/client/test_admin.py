@@ -182,6 +182,19 @@ CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any], dict[str, Any]]] = 
         },
     ),
     (
+        "query_usage_pages",
+        "QueryUsage",
+        ("acme", SINCE, UNTIL),
+        {"model": PIRATE},
+        {
+            "parent": "tenants/acme",
+            "startTime": "2026-11-01T00:00:00Z",
+            "endTime": "2026-12-01T00:00:00Z",
+            "model": PIRATE,
+            "pageSize": 1000,
+        },
+    ),
+    (
         "export_usage",
         "ExportUsage",
         ("acme", SINCE, UNTIL),

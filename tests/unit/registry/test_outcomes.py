@@ -1,4 +1,4 @@
-"""What has no row in the ledger: counts of several writers add up, however often each is written, and are a tenant's."""
+"""What has no row in the ledger: counts of writers add up, however often each is written, and are a tenant's own."""
 
 from __future__ import annotations
 

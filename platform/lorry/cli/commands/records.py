@@ -21,7 +21,7 @@ GROUPS = ("day", "hour", "model", "version", "key", "outcome")
 
 def register(commands: Commands) -> None:
     actions = group(commands, "usage", "what a tenant used")
-    asked = remote(actions, "query", "sums of the usage ledger", _query)
+    asked = remote(actions, "query", "sums of the usage ledger, and what it has no row of by reason", _query)
     _add_times(asked)
     asked.add_argument(
         "--by", type=_groups, default=(), metavar="LIST", help=f"some of {', '.join(GROUPS)} (default: one sum)"
