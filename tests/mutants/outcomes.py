@@ -92,6 +92,13 @@ GUARDS = (
         (f"{COUNTS}::test_a_tenant_reads_its_own[sqlite]",),
     ),
     Guard(
+        "members_read_no_counts",
+        f"{USAGE}/reports.py",
+        '        require(caller, "read usage")\n        query = Query.of(start, end, dimensions, 1',
+        "        query = Query.of(start, end, dimensions, 1",
+        (f"{COUNTS}::test_a_tenant_reads_its_own[sqlite]",),
+    ),
+    Guard(
         "a_page_after_the_first_has_no_counts",
         "admin/lorry_admin/records.py",
         "[] if request.page_token else await self._unbilled",

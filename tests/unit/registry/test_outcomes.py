@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lorry.errors import InvalidRequest, ResourceNotFound
+from lorry.errors import InvalidRequest, ResourceNotFound, RoleTooLow
 from lorry.ids import TenantId
 from lorry.registry import Role, verify_tenant
 from lorry.registry.adapters import repository as adapters
@@ -56,7 +56,7 @@ async def test_by_day_and_by_hour_as_the_sums_are(world: World) -> None:
     ]  # fmt: skip
     long = await told(world, Dimension.HOUR, start=END - HOURS_MAX - HOUR)
     assert long == [UnbilledSum("", "CANCELLED", 4), UnbilledSum("", "DRAINING", 8)]
-    minutes = {"start": NOON - timedelta(minutes=20), "end": NOON + timedelta(minutes=10)}
+    minutes: dict[str, Any] = {"start": NOON - timedelta(minutes=20), "end": NOON + timedelta(minutes=10)}
     assert await told(world, Dimension.MINUTE, **minutes) == [
         UnbilledSum("", "CANCELLED", 2), UnbilledSum("", "DRAINING", 4),
     ]  # fmt: skip
@@ -81,6 +81,9 @@ async def test_a_tenant_reads_its_own(world: World) -> None:
     anna = (await world.registry.snapshots().start()).authenticate(key, 0)
     query = world.registry.usage_reports.unbilled
     assert [row.reason for row in await query(anna, "anna", START, END)] == ["ANNA"]
+    _, key = await world.registry.keys.create(world.admin, "anna", "member", Role.MEMBER)
+    with pytest.raises(RoleTooLow):
+        await query((await world.registry.snapshots().start()).authenticate(key, 0), "anna", START, END)
     for name in ("bert", "nobody"):
         with pytest.raises(ResourceNotFound):
             await query(anna, name, START, END)
