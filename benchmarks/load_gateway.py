@@ -37,6 +37,7 @@ async def main(home: Path, url: str, socket: str, port: int, http_port: int, sta
         kv_salt=secrets.kv_salt,
         limits=limits,
         stall_seconds=stall_seconds,
+        outcomes=registry.outcomes,
     )
     await server.start()
     settle()

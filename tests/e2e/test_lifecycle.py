@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from lorry.errors import FailedPrecondition, LorryError, Unauthenticated
 from tests.e2e.calls import read_stream
 from tests.e2e.world import BASE, CONTEXT, THE_BASE, ask, bearer, fill, running, settings
 from tests.support.processes import descendants, names, still_alive
+
+HOUR = timedelta(hours=1)
 
 
 def socket_folder(platform: Platform) -> Path:
@@ -71,6 +74,8 @@ async def test_it_stops_without_a_trace_and_starts_again_with_all_it_knew(tracer
         ]
         for call in (long, short):
             assert (await anext(aiter(call))).WhichOneof("event") == "start"
+        refused = await world.stream(owner.key, ask(f"{older.adapter}-none"))
+        assert refused.code is grpc.StatusCode.NOT_FOUND
     assert still_alive(started) == []
     assert descendants() - before == set()
     assert not folder.exists()
@@ -95,6 +100,10 @@ async def test_it_stops_without_a_trace_and_starts_again_with_all_it_knew(tracer
     cached[0].write_bytes(damaged)
     async with running(tmp_path, options, admin_key) as world:
         assert world.platform.admin_key is None, "it was told once"
+        now = datetime.now(UTC)
+        pages = world.admin.query_usage_pages(owner.name, now - HOUR, now + HOUR)
+        counted = {one.reason: one.requests async for page in pages for one in page.unbilled}
+        assert counted == {"MODEL_NOT_FOUND": 1}, "what was refused just before it stopped"
         tiers = {}
         for tenant, model, tracer in (
             (owner, older.name, older),

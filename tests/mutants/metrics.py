@@ -102,8 +102,8 @@ GUARDS = (
     Guard(
         "what_http_refuses_before_a_generation_is_counted",
         "platform/lorry/gateway/generations.py",
-        "            self._counters.outcomes[error.reason] += 1\n            self.watch.tell(",
-        "            self.watch.tell(",
+        "            self._counters.outcomes[error.reason] += 1\n            self._hear(",
+        "            self._hear(",
         (FIGURES,),
     ),
     Guard(

@@ -199,8 +199,8 @@ GUARDS = (
     Guard(
         "members_read_no_usage",
         f"{USAGE}/reports.py",
-        '        require(caller, "read usage")\n',
-        "",
+        '        require(caller, "read usage")\n        query = Query.of(start, end, dimensions, PageRequest',
+        "        query = Query.of(start, end, dimensions, PageRequest",
         (f"{REPORTS}::test_who_may_read",),
     ),
     Guard(

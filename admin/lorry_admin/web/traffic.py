@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +30,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
+    """``unbilled``: those of ``requests`` that gave no token, and so have no tokens and no times."""
+
     requests: int
+    unbilled: int
     ok: int
     aborted: int
     errors: int
@@ -44,19 +47,26 @@ class Traffic:
     charts: Sequence[Chart]
 
 
-def traffic_of(sums: Sequence[pb.UsageSum], span: Span) -> Traffic:
-    """``sums`` are grouped by the span's own step and by outcome."""
+def traffic_of(sums: Sequence[pb.UsageSum], unbilled: Sequence[pb.UnbilledSum], span: Span) -> Traffic:
+    """``sums`` are grouped by the span's own step and by outcome; ``unbilled`` have a time where that step is an hour
+    or a day, and are in the bars then."""
     by_tick: dict[datetime, list[pb.UsageSum]] = defaultdict(list)
     for one in sums:
         by_tick[_time(one.time)].append(one)
     parts = [by_tick[tick] for tick in span.ticks]
-    by_outcome: dict[str, int] = defaultdict(int)
+    without: dict[datetime, Counter[str]] = defaultdict(Counter)
+    by_outcome: Counter[str] = Counter()
     for one in sums:
         by_outcome[one.outcome] += one.requests
-    requests = sum(by_outcome.values())
-    ok, aborted = by_outcome.get(OK, 0), by_outcome.get(ABORTED, 0)
+    for other in unbilled:
+        by_outcome[other.reason] += other.requests
+        if other.time:
+            without[_time(other.time)][other.reason] += other.requests
+    requests = by_outcome.total()
+    ok, aborted = by_outcome[OK], by_outcome[ABORTED]
     return Traffic(
         requests,
+        sum(one.requests for one in unbilled),
         ok,
         aborted,
         requests - ok - aborted,
@@ -67,26 +77,28 @@ def traffic_of(sums: Sequence[pb.UsageSum], span: Span) -> Traffic:
         _merged(sums, "inter_token").quantiles(),
         _merged(sums, "duration").quantiles(),
         _outcomes(by_outcome),
-        _charts(parts, span),
+        _charts(parts, [without[tick] for tick in span.ticks], span),
     )
 
 
-def _outcomes(by_outcome: dict[str, int]) -> list[Outcome]:
+def _outcomes(by_outcome: Counter[str]) -> list[Outcome]:
     known = by_reason()
     made = []
     for reason, count in by_outcome.items():
-        if reason == OK:
+        if reason == OK or not count:
             continue
         kind = known.get(reason)
         made.append(Outcome(reason, count, reason == ABORTED, kind is not None and kind.http_status < 500))
     return sorted(made, key=lambda one: (-one.requests, one.reason))
 
 
-def _charts(parts: Sequence[Sequence[pb.UsageSum]], span: Span) -> list[Chart]:
+def _charts(parts: Sequence[Sequence[pb.UsageSum]], without: Sequence[Counter[str]], span: Span) -> list[Chart]:
     labels = [f"{tick:%H:%M}" if span.period.by != "day" else f"{tick:%b} {tick.day}" for tick in span.ticks]
     ok = [sum(one.requests for one in part if one.outcome == OK) for part in parts]
     aborted = [sum(one.requests for one in part if one.outcome == ABORTED) for part in parts]
     errors = [sum(one.requests for one in part) - ok[i] - aborted[i] for i, part in enumerate(parts)]
+    aborted = [count + others[ABORTED] for count, others in zip(aborted, without, strict=True)]
+    errors = [count + others.total() - others[ABORTED] for count, others in zip(errors, without, strict=True)]
     prompt = [sum(one.prompt_tokens for one in part) for part in parts]
     output = [sum(one.output_tokens for one in part) for part in parts]
     series = Series

@@ -242,6 +242,7 @@ class Platform:
             tls=tls,
             private=private,
             desk=desk,
+            outcomes=self.registry.outcomes,
         )
         self.engine.listeners.append(self.server.engines_changed)
         await self.server.start()

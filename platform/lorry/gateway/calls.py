@@ -37,6 +37,8 @@ class Call:
         self.handed = 0
         """Tokens of all choices handed to the transport so far; the handler counts them."""
         self.settled = False
+        self.billed = False
+        """The sink has its row."""
 
     async def next(self) -> Batch:
         """The next batch, checked before it is handed out. None follows one that is finished."""
@@ -124,12 +126,19 @@ class Calls:
                     self._counters.aborts += outcome == "CANCELLED"
                     if call.handed:
                         self._usage.post(self._row(call, outcome, call.handed))
+                        call.billed = True
             finally:
                 await relay.close()
 
     async def settle(self, call: Call, finished: Finished) -> None:
         """The bill of a request that finished, durable when this returns: only then may its end be sent."""
-        await self._usage.record(self._row(call, "OK", finished.output_tokens, finished))
+        row = self._row(call, "OK", finished.output_tokens, finished)
+        call.billed = True  # who is cancelled while it waits has a bill
+        try:
+            await self._usage.record(row)
+        except LorryError:
+            call.billed = False
+            raise
         call.settled = True
 
     def _row(self, call: Call, outcome: str, output_tokens: int, finished: Finished | None = None) -> UsageRow:

@@ -19,6 +19,7 @@ from lorry.gateway.checks import is_request_id
 from lorry.gateway.context import CallContext
 from lorry.gateway.counters import GatewayCounters
 from lorry.gateway.observe import Ended, Watch, ended_request
+from lorry.gateway.outcomes import Outcomes
 from lorry.gateway.pieces import Merger
 from lorry.registry.fleet.desk import RecentRequests
 
@@ -174,10 +175,12 @@ class Generations:
         watch: Watch | None = None,
         recent: RecentRequests | None = None,
         now: Callable[[], float] = time.time,
+        outcomes: Outcomes | None = None,
     ) -> None:
-        """``recent``: where what failed or took long is remembered."""
+        """``recent``: where what failed or took long is remembered. ``outcomes``: where what has no bill is counted."""
         self.watch = watch or Watch()
         self._recent = recent or RecentRequests(now)
+        self._outcomes = outcomes or Outcomes(None, now)
         self._now = now
         self.admission = admission
         self._calls = calls
@@ -193,15 +196,21 @@ class Generations:
             yield noted
         except LorryError as error:
             self._counters.outcomes[error.reason] += 1
-            self.watch.tell(Ended(context, error.reason, began, clock(), noted, request_id=request_id))
+            self._hear(Ended(context, error.reason, began, clock(), noted, request_id=request_id))
             raise
 
     def begin(self, message: pb.GenerateRequest, context: CallContext) -> Generation:
         """Nothing is checked before its answer is asked for."""
         return Generation(message, context, self.admission, self._calls, self._counters, self.draining, self._tell)
 
-    def _tell(self, ended: Ended) -> None:
+    def _hear(self, ended: Ended) -> None:
         self.watch.tell(ended)
+        caller, resolution = ended.noted.caller, ended.noted.resolution
+        if caller is not None and (ended.call is None or not ended.call.billed):
+            self._outcomes.add(caller.tenant, "" if resolution is None else resolution.adapter_id, ended.outcome)
+
+    def _tell(self, ended: Ended) -> None:
+        self._hear(ended)
         self._recent.note(ended_request(ended, self._now()))
 
 

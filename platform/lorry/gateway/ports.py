@@ -8,6 +8,7 @@ from typing import Protocol
 
 from lorry.registry.leases.terms import Charge
 from lorry.registry.snapshot import Snapshot
+from lorry.registry.usage.outcomes import Outcome
 
 
 class SnapshotSource(Protocol):
@@ -74,4 +75,12 @@ class UsageSink(Protocol):
         ...
 
 
-__all__ = ["SnapshotSource", "UsageRow", "UsageSink"]
+class OutcomeSink(Protocol):
+    """``lorry.registry.usage.outcomes.OutcomeCounts``: where counts of requests without a bill go."""
+
+    async def write(self, writer: str, counts: Mapping[Outcome, int]) -> None:
+        """Raises Unavailable where they may not be durable; writing them again is harmless."""
+        ...
+
+
+__all__ = ["OutcomeSink", "SnapshotSource", "UsageRow", "UsageSink"]

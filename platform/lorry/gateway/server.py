@@ -37,7 +37,8 @@ from lorry.gateway.live import LiveCalls
 from lorry.gateway.metrics import CountedUsage, Watched
 from lorry.gateway.models import Models
 from lorry.gateway.observe import Watch, open_watch
-from lorry.gateway.ports import SnapshotSource, UsageSink
+from lorry.gateway.outcomes import Outcomes
+from lorry.gateway.ports import OutcomeSink, SnapshotSource, UsageSink
 from lorry.gateway.refusals import RefusalInterceptor
 from lorry.gateway.relay import Pace
 from lorry.gateway.routes import EngineRoutes
@@ -85,6 +86,7 @@ class GatewayServer:
         tls: ServerTls | None,
         watched: Watched,
         watch: Watch,
+        outcomes: Outcomes,
     ) -> None:
         self._watch = watch
         self._server = server
@@ -108,6 +110,8 @@ class GatewayServer:
         self.counters = counters
         self.watched = watched
         """What metrics are made of."""
+        self.outcomes = outcomes
+        """Requests without a bill."""
         self.http = None if http is None else http(self.ready)
         """OpenAI's API, where the configuration says so."""
 
@@ -120,13 +124,13 @@ class GatewayServer:
         for name in self._services:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await self._report_engines()
-        works = (self.live.run(), self._limits.run(), self._watch_engines())
+        works = (self.live.run(), self._limits.run(), self.outcomes.run(), self._watch_engines())
         self._tasks = [asyncio.create_task(work) for work in works]
 
     async def stop(self, grace: float | None = None) -> None:
         """Drains: health NOT_SERVING, new generations refused (`DRAINING`), running ones have ``grace`` seconds
         (default: the config's ``drain_seconds``) or until ``hurry``, then the rest is cancelled. Traces that wait for
-        their collector have what is left of that time, a second at least."""
+        their collector have what is left of that time, a second at least; counts of requests without a bill a few."""
         self._stopping = self._generations.draining = True
         for task in self._tasks[-1:]:
             task.cancel()
@@ -141,6 +145,7 @@ class GatewayServer:
         left = 0.0 if self._hurry.is_set() else max(0.0, until - loop.time())
         await asyncio.gather(self._server.stop(left), *([] if self.http is None else [self.http.stop(left)]))
         await ended(*self._tasks)
+        await self.outcomes.close()
         await self._watch.close(0.0 if self._hurry.is_set() else until - loop.time())
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -236,6 +241,7 @@ def build_server(
     tls: ServerTls | None = None,
     private: str | None = None,
     desk: GatewayDesk | None = None,
+    outcomes: OutcomeSink | None = None,
 ) -> GatewayServer:
     """Binds the ports (0: any free one); nothing is served before ``start``. Call it on the loop that serves.
     ``kv_salt`` is the deployment's secret, of which each tenant's salt for the prefix cache is derived. ``texts``
@@ -243,7 +249,7 @@ def build_server(
     tenants to their quotas; close it when the server has stopped and the ledger has its bills. None makes one that
     refuses what a month's tokens limit. ``tls``: the files of ``config.tls`` where they were looked at already.
     ``private``: `unix:PATH`, in a folder that nobody else can enter, where the same services are plain.
-    ``desk``: told of its requests.
+    ``desk``: told of its requests. ``outcomes``: where requests without a bill are counted; None counts none.
 
     Raises Unavailable where a port cannot be bound, InvalidRequest where a file of TLS is none.
     """
@@ -285,7 +291,8 @@ def build_server(
     except RuntimeError as error:
         raise Unavailable(f"port: {address} cannot be bound: {error}; choose another with --port") from error
     watch = open_watch(config.traces, f"{config.host}:{port}")
-    generations = Generations(admission, calls, counters, watch, desk.recent, now)
+    unbilled = Outcomes(outcomes, now)
+    generations = Generations(admission, calls, counters, watch, desk.recent, now, unbilled)
     models = Models(admission)
     generate_pb2_grpc.add_GenerateServiceServicer_to_server(GenerateServicer(generations, models), server)
     http = None
@@ -307,6 +314,7 @@ def build_server(
         tls,
         Watched(counters, usage, source, live, limits, time.time(), watch.counts),
         watch,
+        unbilled,
     )
 
 

@@ -28,6 +28,7 @@ from lorry.registry.limits.service import QuotaService
 from lorry.registry.prices.service import PriceService
 from lorry.registry.source import POLL_BESIDE_LISTENER_S, POLL_S, SnapshotSource
 from lorry.registry.tenants.service import KeyService, TenantService
+from lorry.registry.usage.outcomes import OutcomeCounts
 from lorry.registry.usage.reports import UsageReports
 from lorry.registry.usage.service import UsageLedger
 
@@ -62,6 +63,7 @@ class Registry:
         self.live_names = LiveNames(self.database)
         self.observed = ObservedCopies(self.database)
         self.usage = UsageLedger(self.database)
+        self.outcomes = OutcomeCounts(self.database)
         self.usage_reports = UsageReports(self.database)
         self.audit = AuditService(self.database)
 

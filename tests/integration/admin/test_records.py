@@ -17,6 +17,7 @@ from lorry.api.v1 import adapter_admin_pb2 as adapter_pb
 from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.ids import TenantId
 from lorry.registry import Usage, verify_tenant
+from lorry.registry.usage.outcomes import Outcome
 from tests.integration.admin.conftest import Platform
 from tests.unit.registry.test_authz import Proof
 
@@ -97,6 +98,24 @@ async def test_sums_with_their_histograms(platform: Platform) -> None:
     ]
     (day,) = (await anna.call("QueryUsage", asked(group_by=[D.USAGE_DIMENSION_DAY]))).sums
     assert day.time == "2026-11-02T00:00:00Z"
+
+
+async def test_counts_without_a_bill_are_on_the_first_page_alone(platform: Platform) -> None:
+    anna, bert = await platform.tenant("anna"), await platform.tenant("bert")
+    await written(platform)
+    row = await platform.registry.tenants.get(await platform_admin(platform), "anna")
+    tenant = verify_tenant(Proof(TenantId(row.id), "member"), TenantId(row.id))
+    counts = {Outcome(tenant, NOON, "", "OVERLOADED"): 2, Outcome(tenant, NOON, "", "CANCELLED"): 1}
+    await platform.registry.outcomes.write("gw", counts)
+    request = asked(group_by=[pb.USAGE_DIMENSION_HOUR], page_size=2)
+    first = await anna.call("QueryUsage", request)
+    request.page_token = first.next_page_token
+    noon = "2026-11-02T12:00:00Z"
+    assert [(one.time, one.reason, one.requests) for one in first.unbilled] == [
+        (noon, "CANCELLED", 1), (noon, "OVERLOADED", 2),
+    ]  # fmt: skip
+    assert not (await anna.call("QueryUsage", request)).unbilled
+    assert not (await bert.call("QueryUsage", asked(parent="tenants/bert"))).unbilled
 
 
 async def test_what_cannot_be_asked_of_usage(platform: Platform) -> None:

@@ -83,6 +83,7 @@ SUM = tenants.UsageSum(
     output_tokens=70,
     ttft=tenants.LatencyHistogram(bounds=[0.1, 1.0], counts=[4, 1, 0]),
 )
+REFUSED = tenants.UnbilledSum(time="2026-11-02T00:00:00Z", reason="QUOTA_EXCEEDED", requests=9)
 EVENT = tenants.AuditEvent(sequence=9, create_time=NOON, actor="system", action="key.revoke", subject=KEY.name)
 USER = users.User(
     name="tenants/acme/users/ann", username="ann@acme", role=tenants.ROLE_OPERATOR, create_time=NOON, etag="e4"

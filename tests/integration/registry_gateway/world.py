@@ -163,6 +163,7 @@ async def world(
         usage or MemoryUsage(),
         kv_salt=bytes(32),
         now=lambda: time.time() + made.ahead,
+        outcomes=gateways.outcomes,
     )
     channel = grpc.aio.insecure_channel(gateway.address)
     made = World(admins, admin, source, gateway, engine, generate_pb2_grpc.GenerateServiceStub(channel))

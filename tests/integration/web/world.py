@@ -146,8 +146,10 @@ class World:
         await self.source.refresh()
 
     async def settled(self) -> None:
-        """What was generated is in the ledger."""
+        """What was generated is in the ledger, and what was not is counted."""
         await self.drain.drain()
+        if self.gateway is not None:
+            await self.gateway.outcomes.flush()
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,7 @@ async def world(
         extra=extra,
         limits=quotas,
         desk=desk,
+        outcomes=registry.outcomes,
     )
     await gateway.start()
     keys: dict[str, str] = {}

@@ -24,6 +24,7 @@ from lorry.registry.leases import repository as leases
 from lorry.registry.limits import repository as quotas
 from lorry.registry.prices import repository as prices
 from lorry.registry.tenants import repository as tenants
+from lorry.registry.usage import outcomes_repository as usage_outcomes
 from lorry.registry.usage import repository as usage
 from lorry.registry.usage import sums_repository as usage_sums
 
@@ -57,7 +58,7 @@ UNVERIFIED = {
     "find_tenant", "open_tenant", "list_tenants", "insert_tenant",  # names to ids, and the administrator's list
     "find_by_name",  # the caller's own grant decides next
     "require_servable", "insert_version", "list_versions",  # on a row that was opened
-    "append", "add_sums", "base_names", "touch_keys", "uneven",  # the gateway's own ledger
+    "append", "add_sums", "base_names", "touch_keys", "uneven", "put_outcomes",  # the gateway's own ledger
     "charge", "end", "forget", "leases_of", "lock_quotas", "open_months", "quotas_of", "use",  # of a gateway's quotas
     "_in_ledger", "_spend",
     "find_by_username", "lock_by_id",  # a password decides next
@@ -70,7 +71,7 @@ UNVERIFIED = {
 def test_repositories_take_verified_ids() -> None:
     for module in (
         adapters, aliases, audit, grants, leases, logins, prices, quotas, sessions, summaries, tenants, usage,
-        usage_sums,
+        usage_sums, usage_outcomes,
     ):  # fmt: skip
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction):
             if function.__module__ != module.__name__ or name in UNVERIFIED:

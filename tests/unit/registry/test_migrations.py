@@ -18,6 +18,9 @@ from lorry.adapters.plan import TextPlan
 from lorry.adapters.report import Accepted
 from lorry.errors import StaleEtag, Unauthenticated
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
+
+
+from lorry.errors import StaleEtag, Unauthenticated, Unavailable
 from lorry.registry import PageRequest, Registry, Role, alembic_config, migrate, migrate_sync
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.aliases import repository as aliases
@@ -26,8 +29,11 @@ from lorry.registry.bases import repository as bases
 from lorry.registry.entries import VersionState
 from lorry.registry.fleet.observed import Places
 from lorry.registry.fleet.service import Doing, ReplicaKind, Sighting
+
+
+from lorry.registry.usage.outcomes import Outcome
 from tests.unit.registry.conftest import PEPPERS, TINY_CONFIG, World
-from tests.unit.registry.usages import check_sums, kept, usage
+from tests.unit.registry.usages import NOON, check_sums, kept, usage
 
 FILES = (AdapterFile("a.bin", 3, "a" * 64), AdapterFile("b.bin", 4, "b" * 64))
 
@@ -325,6 +331,24 @@ async def test_usage_of_older_releases_is_in_the_sums_after_a_migration(world: W
     await check_sums(world.registry)
     assert len(await kept(world.registry)) == 3
     assert not await asyncio.to_thread(migrate_sync, url), "there is nothing left to do"
+
+
+async def test_counts_without_a_bill_move_back_and_forth(world: World, url: str) -> None:
+    """The schema of before has none; gateways go on counting where it comes back."""
+    counts = {Outcome(world.admin.tenant, NOON, "", "OVERLOADED"): 3}
+    await world.registry.outcomes.write("gw", counts)
+    await _refused(world, "UPDATE outcome_rollup SET requests = 0")
+    await _refused(world, "UPDATE outcome_rollup SET tenant_id = 'nobody'")
+    await world.registry.database.close()
+    await asyncio.to_thread(command.downgrade, alembic_config(url), "0005")
+    with pytest.raises((DBAPIError, Unavailable)):
+        await world.registry.outcomes.write("gw", counts)
+    await world.registry.database.close()
+    await migrate(url)
+    await asyncio.to_thread(command.check, alembic_config(url))
+    await world.registry.outcomes.write("gw", counts)
+    async with world.registry.database.read() as session:
+        assert (await session.execute(text("SELECT sum(requests) FROM outcome_rollup"))).scalar_one() == 3
 
 
 LOGIN = (

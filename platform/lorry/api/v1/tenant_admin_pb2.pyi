@@ -1493,25 +1493,67 @@ class QueryUsageResponse(_message.Message):
 
     SUMS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNBILLED_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty on the last page."""
     @_builtins.property
     def sums(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageSum]:
         """In the order of the dimensions asked for."""
 
+    @_builtins.property
+    def unbilled(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnbilledSum]:
+        """On the first page alone: requests of the same period that the ledger has no row of, so that are in no sum. A gateway
+        counts them in memory and writes them every few seconds: one that is killed loses the last of them. Where grouped by
+        MINUTE they are of whole hours, all that the period touches. Where `model` is an adapter, those that came as far as
+        to it; none where it is a base.
+        """
+
     def __init__(
         self,
         *,
         sums: _abc.Iterable[Global___UsageSum] | None = ...,
         next_page_token: _builtins.str = ...,
+        unbilled: _abc.Iterable[Global___UnbilledSum] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "sums", b"sums"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "sums", b"sums", "unbilled", b"unbilled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QueryUsageResponse: _TypeAlias = QueryUsageResponse  # noqa: Y015
+
+@_typing.final
+class UnbilledSum(_message.Message):
+    """Requests of authenticated callers that were refused, or that failed or were left before a token was handed out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    time: _builtins.str
+    """RFC 3339, the beginning of the day or hour that they ended in; empty where not grouped by DAY, nor by HOUR over at
+    most 31 days.
+    """
+    reason: _builtins.str
+    """The reason of the error that ended them, or `CANCELLED`."""
+    requests: _builtins.int
+    """How many."""
+    def __init__(
+        self,
+        *,
+        time: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "requests", b"requests", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnbilledSum: _TypeAlias = UnbilledSum  # noqa: Y015
 
 @_typing.final
 class ExportUsageRequest(_message.Message):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.cli.commands.parsing import Commands, group, remote
-from lorry.cli.output import show, show_all, when
+from lorry.cli.output import as_json, print_json, print_table, show, show_all, when
 from lorry.cli.session import session
 from lorry.cli.sizes import count
 from lorry.cli.times import moment, now
@@ -21,7 +21,7 @@ GROUPS = ("day", "hour", "model", "version", "key", "outcome")
 
 def register(commands: Commands) -> None:
     actions = group(commands, "usage", "what a tenant used")
-    asked = remote(actions, "query", "sums of the usage ledger", _query)
+    asked = remote(actions, "query", "sums of the usage ledger, and what it has no row of by reason", _query)
     _add_times(asked)
     asked.add_argument(
         "--by", type=_groups, default=(), metavar="LIST", help=f"some of {', '.join(GROUPS)} (default: one sum)"
@@ -60,8 +60,20 @@ def _query(options: argparse.Namespace) -> int:
     with here.admin() as admin:
         model = here.name(options.model) if options.model else ""
         head = [*options.by, "requests", "prompt tokens", "cached", "output tokens", "ttft p50", "p95"]
-        sums = admin.query_usage(here.own_tenant(), since, until, group_by=options.by, model=model)
-        show_all(options, "sums", sums, head, lambda one: _row(one, options.by))
+        pages = list(admin.query_usage_pages(here.own_tenant(), since, until, group_by=options.by, model=model))
+    sums = [one for page in pages for one in page.sums]
+    unbilled = [one for page in pages for one in page.unbilled]
+    if options.json:
+        print_json({"sums": [as_json(one) for one in sums], "unbilled": [as_json(one) for one in unbilled]})
+        return 0
+    print_table(head, [_row(one, options.by) for one in sums])
+    if unbilled:
+        times = any(one.time for one in unbilled)
+        print("\nnot in the ledger: refused, or ended before a token")
+        print_table(
+            [*(["time"] if times else []), "reason", "requests"],
+            [[*([one.time] if times else []), one.reason, one.requests] for one in unbilled],
+        )
     return 0
 
 

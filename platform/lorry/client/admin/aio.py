@@ -120,6 +120,7 @@ class AdminClient:
     delete_quota = AsyncMethod(quotas.delete_quota)
 
     query_usage = AsyncPages(records.query_usage)
+    query_usage_pages = AsyncPages(records.query_usage_pages)
     export_usage = AsyncMessages(records.export_usage)
     list_recent_requests = AsyncMethod(records.list_recent_requests)
     list_audit_events = AsyncPages(records.list_audit_events)

@@ -27,10 +27,26 @@ def query_usage(
 ) -> Paged[pb.UsageSum]:
     """Sums of the ledger between two whole hours, by what ``DIMENSIONS`` names; of what ``model`` answered alone, where
     it is not "": `tenants/{t}/adapters/{a}` or `models/{base}`."""
+    request = _asked(tenant, start_time, end_time, group_by, model)
+    return TENANTS.paged("QueryUsage", request, pb.QueryUsageResponse, lambda page: page.sums)
+
+
+def query_usage_pages(
+    tenant: str, start_time: datetime, end_time: datetime, *, group_by: Sequence[str] = (), model: str = ""
+) -> Paged[pb.QueryUsageResponse]:
+    """As ``query_usage``, in whole answers: the first has, beside its sums, the requests without a row in the
+    ledger (``unbilled``)."""
+    request = _asked(tenant, start_time, end_time, group_by, model)
+    return TENANTS.paged("QueryUsage", request, pb.QueryUsageResponse, lambda page: [page])
+
+
+def _asked(
+    tenant: str, start_time: datetime, end_time: datetime, group_by: Sequence[str], model: str
+) -> pb.QueryUsageRequest:
     unknown = [name for name in group_by if name not in DIMENSIONS]
     if unknown:
         raise InvalidRequest.field("group_by", f"{unknown[0]!r}; use some of {', '.join(DIMENSIONS)}")
-    request = pb.QueryUsageRequest(
+    return pb.QueryUsageRequest(
         parent=tenant_name(tenant),
         start_time=timestamp("start_time", start_time),
         end_time=timestamp("end_time", end_time),
@@ -38,7 +54,6 @@ def query_usage(
         page_size=PAGE_SIZE,
         model=model,
     )
-    return TENANTS.paged("QueryUsage", request, pb.QueryUsageResponse, lambda page: page.sums)
 
 
 def list_recent_requests(
@@ -83,5 +98,6 @@ __all__ = [
     "list_audit_events",
     "list_recent_requests",
     "query_usage",
+    "query_usage_pages",
     "verify_audit",
 ]

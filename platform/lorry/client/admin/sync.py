@@ -114,6 +114,7 @@ class SyncAdminClient:
     delete_quota = Method(quotas.delete_quota)
 
     query_usage = Pages(records.query_usage)
+    query_usage_pages = Pages(records.query_usage_pages)
     export_usage = Messages(records.export_usage)
     list_recent_requests = Method(records.list_recent_requests)
     list_audit_events = Pages(records.list_audit_events)

@@ -10,8 +10,9 @@ from lorry.registry.db.engine import Database
 from lorry.registry.paging import Page, PageRequest
 from lorry.registry.rights import require
 from lorry.registry.tenants.repository import open_tenant
-from lorry.registry.usage import export, repository, sums_repository
+from lorry.registry.usage import export, outcomes_repository, repository, sums_repository
 from lorry.registry.usage.export import Format
+from lorry.registry.usage.outcomes_repository import UnbilledSum
 from lorry.registry.usage.queries import Dimension, Query, UsageSum
 
 PAGE = 1000
@@ -45,6 +46,24 @@ class UsageReports:
             found = await sums_repository.sums(session, tenant, query)
         shown = found[: query.size]
         return Page(shown, query.token_after(shown[-1]) if len(found) > query.size else "")
+
+    async def unbilled(
+        self,
+        caller: Caller,
+        tenant_name: str,
+        start: datetime | None,
+        end: datetime | None,
+        dimensions: Sequence[Dimension] = (),
+        model: str = "",
+    ) -> list[UnbilledSum]:
+        """Of the same period what the ledger has no row of, by reason. By day where ``dimensions`` has that, by hour
+        where it has that and the period is no more than ``HOURS_MAX``. Minutes are of whole hours: all that they touch.
+        ``model``: an adapter; of a base nothing is known. Raises as ``query``."""
+        require(caller, "read usage")
+        query = Query.of(start, end, dimensions, 1, "", model)
+        async with self._database.read() as session:
+            _, tenant = await open_tenant(session, caller, tenant_name)
+            return await outcomes_repository.unbilled(session, tenant, query)
 
     async def export(
         self, caller: Caller, tenant_name: str, start: datetime | None, end: datetime | None, form: Format

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lorry.api.v1 import tenant_admin_pb2 as tenants
-from tests.integration.cli.answers import EVENT, PIRATE, QUOTA, SUM
+from tests.integration.cli.answers import EVENT, PIRATE, QUOTA, REFUSED, SUM
 from tests.integration.cli.commands.case import case
 
 CASES = [
@@ -27,7 +27,7 @@ CASES = [
     case(
         "usage query --since 2026-11-01 --until 2026-11-30T10:30Z --by day,model",
         "QueryUsage",
-        tenants.QueryUsageResponse(sums=[SUM]),
+        tenants.QueryUsageResponse(sums=[SUM], unbilled=[REFUSED]),
         {
             "parent": "tenants/acme",
             "startTime": "2026-11-01T00:00:00Z",
@@ -35,8 +35,21 @@ CASES = [
             "groupBy": ["USAGE_DIMENSION_DAY", "USAGE_DIMENSION_MODEL"],
             "pageSize": 1000,
         },
-        [PIRATE, "70", "<=0.1 s", "<=1 s"],
+        [PIRATE, "70", "<=0.1 s", "<=1 s", "not in the ledger", "2026-11-02T00:00:00Z  QUOTA_EXCEEDED  9"],
         (["sums", 0, "outputTokens"], "70"),
+    ),
+    case(
+        "usage query --since 2026-11-01 --until 2026-11-30",
+        "QueryUsage",
+        tenants.QueryUsageResponse(unbilled=[tenants.UnbilledSum(reason="QUOTA_EXCEEDED", requests=9)]),
+        {
+            "parent": "tenants/acme",
+            "startTime": "2026-11-01T00:00:00Z",
+            "endTime": "2026-11-30T00:00:00Z",
+            "pageSize": 1000,
+        },
+        ["none", "\nQUOTA_EXCEEDED  9"],
+        (["unbilled", 0], {"time": "", "reason": "QUOTA_EXCEEDED", "requests": "9"}),
     ),
     case(
         "audit list --limit 1",

@@ -11,6 +11,7 @@
 | prices | price | what a day's price is |
 | logs | change_log, usage_event, audit_event, idempotency | nothing |
 | sums | usage_rollup, key_use, audit_head | derived from the logs, in the transaction that appends to them |
+| counts | outcome_rollup | a gateway's count grows; of what is in no log, so a crash loses some |
 | observations | replica_state, residency | anything; never authority |
 | counter | registry_epoch | one row; its lock orders the change log |
 """
@@ -26,6 +27,7 @@ from lorry.registry.db.tables.logs import (
     AuditHead,
     ChangeLog,
     Idempotency,
+    OutcomeRollup,
     RegistryEpoch,
     UsageEvent,
     UsageRollup,
@@ -51,6 +53,7 @@ __all__ = [
     "KeyUse",
     "Login",
     "LoginThrottle",
+    "OutcomeRollup",
     "Pin",
     "Price",
     "Principal",

@@ -83,6 +83,20 @@ class UsageRollup(Model):
     duration: Mapped[list[int]] = mapped_column(JSON)
 
 
+class OutcomeRollup(Model):
+    """Requests that no usage event is of, by hour (its beginning, UTC) and reason. ``writer``: the gateway's process
+    that counted them; its count grows. ``adapter_id`` "": a base, or not known."""
+
+    __tablename__ = "outcome_rollup"
+    __table_args__ = (CheckConstraint("requests > 0", name="requests"),)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"), primary_key=True)
+    hour: Mapped[datetime] = mapped_column(primary_key=True)
+    adapter_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    reason: Mapped[str] = mapped_column(String(40), primary_key=True)
+    writer: Mapped[str] = mapped_column(ID, primary_key=True)
+    requests: Mapped[int] = mapped_column(BigInteger)
+
+
 class AuditEvent(Model):
     """Who did what; appended in the same transaction as the change. ``sequence`` counts a tenant's events from 1, and
     ``hash`` covers the event and the hash before it; both are null only in rows of releases before 0003."""
@@ -124,4 +138,13 @@ class Idempotency(Model):
     created_at: Mapped[datetime] = mapped_column(default=utcnow)
 
 
-__all__ = ["AuditEvent", "AuditHead", "ChangeLog", "Idempotency", "RegistryEpoch", "UsageEvent", "UsageRollup"]
+__all__ = [
+    "AuditEvent",
+    "AuditHead",
+    "ChangeLog",
+    "Idempotency",
+    "OutcomeRollup",
+    "RegistryEpoch",
+    "UsageEvent",
+    "UsageRollup",
+]
