@@ -26,12 +26,13 @@ from lorry.registry import Registry
 from lorry.registry.db.tables import ReplicaState
 from lorry.registry.fleet import repository
 from lorry_admin import ADMIN_SERVICES, EngineReplicas, add_admin_services
-from tests.integration.admin.conftest import BASE_SHA256, CHEAP, LIMITS, Client, Gate, Platform, SwitchedStore
+from tests.integration.admin.conftest import BASE_SHA256, LIMITS, Client, Gate, Platform, SwitchedStore
 from tests.integration.admin.live_world import over_the_wire
 from tests.integration.admin.test_lifecycle import JSON, owner, register
 from tests.support.waiting import end
 from tests.unit.adapters import craft
 from tests.unit.engine_contract.fakes import fake_engine
+from tests.unit.registry.conftest import CHEAP
 
 REPORTS_S = 0.02
 COPIES_S = 0.05

@@ -16,11 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from lorry.adapters.manifest import AdapterFile, files_digest
 from lorry.adapters.plan import TextPlan
 from lorry.adapters.report import Accepted
-from lorry.errors import StaleEtag, Unauthenticated
-from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
-
-
 from lorry.errors import StaleEtag, Unauthenticated, Unavailable
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
 from lorry.registry import PageRequest, Registry, Role, alembic_config, migrate, migrate_sync
 from lorry.registry.adapters import repository as adapters
 from lorry.registry.aliases import repository as aliases
@@ -29,8 +26,6 @@ from lorry.registry.bases import repository as bases
 from lorry.registry.entries import VersionState
 from lorry.registry.fleet.observed import Places
 from lorry.registry.fleet.service import Doing, ReplicaKind, Sighting
-
-
 from lorry.registry.usage.outcomes import Outcome
 from tests.unit.registry.conftest import PEPPERS, TINY_CONFIG, World
 from tests.unit.registry.usages import NOON, check_sums, kept, usage
