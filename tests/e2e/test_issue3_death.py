@@ -130,7 +130,11 @@ async def test_killed_amid_streams_of_choices_and_logprobs(mortal: Lab) -> None:
     assert (await look(mortal, "/healthz"))[0] == 200
     status, body = await look(mortal, "/readyz")
     assert status == 503, body
-    assert await health(mortal) == Health.NOT_SERVING
+
+    async def is_told() -> bool:
+        return await health(mortal) == Health.NOT_SERVING
+
+    await until(is_told)
     check_state(body=(await look(mortal, "/internal/state"))[1], secrets=secrets)
     refused = await mortal.world.stream(mortal.acme.key, requests[2])
     assert (refused.code, refused.messages) == (UNAVAILABLE, [])

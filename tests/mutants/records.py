@@ -23,6 +23,13 @@ GUARDS = (
         ("tests/unit/registry/test_turns.py::test_they_write_in_the_order_in_which_they_came",),
     ),
     Guard(
+        "a_cancelled_write_lets_go",
+        "platform/lorry/registry/db/engine.py",
+        "        await connection.rollback()\n",
+        "        pass\n",
+        ("tests/unit/registry/test_turns.py::test_who_is_cancelled_amid_a_statement_lets_go_of_the_lock",),
+    ),
+    Guard(
         "turns_end",
         "platform/lorry/registry/db/engine.py",
         "async with asyncio.timeout(TURN_S):",

@@ -103,3 +103,47 @@ def test_each_loop_has_turns_of_its_own(tmp_path: Path) -> None:
         asyncio.run(several())
     with sqlite3.connect(tmp_path / "turns.db") as connection:
         assert connection.execute("SELECT count(*) FROM turns").fetchone() == (10,)
+
+
+SLOW = (
+    "WITH RECURSIVE up (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM up WHERE n < 1000000) SELECT n FROM up ORDER BY -n"
+)
+
+
+async def test_who_is_cancelled_amid_a_statement_lets_go_of_the_lock(tmp_path: Path) -> None:
+    """Though what was thrown, and with it the statement and its rows, is remembered."""
+    database = await _open(tmp_path)
+    remembered: list[BaseException] = []
+
+    async def write() -> None:
+        try:
+            async with database.write() as session:
+                await session.execute(text("INSERT INTO turns VALUES (1)"))
+                await session.execute(text(SLOW))
+        except asyncio.CancelledError as error:
+            remembered.append(error)
+            raise
+
+    task = asyncio.create_task(write())
+    with sqlite3.connect(tmp_path / "turns.db", timeout=0) as other:
+        while _is_free(other):
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait({task})
+    assert len(remembered) == 1
+    async with asyncio.timeout(3), database.write() as session:
+        await session.execute(text("INSERT INTO turns VALUES (2)"))
+    async with database.read() as session:
+        assert list((await session.execute(text("SELECT writer FROM turns"))).scalars()) == [2]
+    await database.close()
+
+
+def _is_free(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return False
+    connection.rollback()
+    return True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only
+from sqlalchemy.util.concurrency import in_greenlet
 
 from lorry.errors import StaleEtag, Unavailable
 
@@ -49,6 +51,7 @@ def create_engine(url: str) -> AsyncEngine:
     if target.get_backend_name() == "sqlite":
         logging.getLogger("aiosqlite").setLevel(logging.INFO)  # at DEBUG it prints every statement's parameters
         _prepare_sqlite(engine.sync_engine)
+        event.listen(engine.sync_engine.pool, "invalidate", _roll_back)
     return engine
 
 
@@ -76,6 +79,19 @@ def _sqlite_begin(connection: Any) -> None:
     """Writers take the lock at once: a read that later becomes a write fails at once instead of waiting."""
     write = connection.get_execution_options().get("lorry_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _roll_back(connection: Any, _record: object, _error: BaseException | None) -> None:
+    """Whoever is cancelled amid a statement leaves a connection that is closed next. What remembers that statement (the
+    error, its traceback) keeps SQLite from closing it for good, and an open transaction would keep its lock so long."""
+    if in_greenlet():
+        with suppress(asyncio.CancelledError):  # amid an error that goes on, whatever comes now
+            await_only(asyncio.shield(asyncio.ensure_future(_rolled_back(connection.driver_connection))))
+
+
+async def _rolled_back(connection: Any) -> None:
+    with suppress(sqlite3.Error, ValueError):  # it is closed
+        await connection.rollback()
 
 
 class WriteSession(Session):
