@@ -132,7 +132,7 @@ async def test_killed_amid_streams_of_choices_and_logprobs(mortal: Lab) -> None:
     assert status == 503, body
 
     async def is_told() -> bool:
-        return await health(mortal) == Health.NOT_SERVING
+        return bool(await health(mortal) == Health.NOT_SERVING)
 
     await until(is_told)
     check_state(body=(await look(mortal, "/internal/state"))[1], secrets=secrets)

@@ -36,7 +36,7 @@ GUARDS = (
         f"{REGISTRY}/resolving.py",
         '"\\0".join((adapter_id, alias.name, sticky))',
         '"\\0".join((adapter_id, alias.name, str(alias.canary_permille), sticky))',
-        (f"{RESOLVING}::test_who_has_the_canary_keeps_it_while_it_grows",),
+        (f"{RESOLVING}::test_a_canary_that_grows_keeps_whom_it_had",),
     ),
     Guard(
         "a_default_pin_refuses_nothing",

@@ -1,4 +1,4 @@
-"""Triton's interpreter: without what it computes for nobody (a third of a kernel test's time); with dots as a GPU has."""
+"""Triton's interpreter: without what it computes for nobody, a third of a test's time; with dots as a GPU has them."""
 
 from __future__ import annotations
 

@@ -59,6 +59,13 @@ def test_who_has_the_canary_keeps_it_while_it_grows(sticky: str, one: int, other
         assert draw("ad_1", AliasEntry("prod", 1, 2, more), sticky) == (2, True)
 
 
+def test_a_canary_that_grows_keeps_whom_it_had() -> None:
+    less, more = AliasEntry("prod", 1, 2, 100), AliasEntry("prod", 1, 2, 400)
+    had = [key for key in map(str, range(300)) if draw("ad_1", less, key)[1]]
+    assert had
+    assert all(draw("ad_1", more, key)[1] for key in had)
+
+
 def test_a_canary_gets_its_part() -> None:
     alias = AliasEntry("prod", 1, 2, 100)
     drawn = [draw("ad_1", alias, f"user-{n}")[1] for n in range(20_000)]
