@@ -15,10 +15,7 @@ GUARDS = (
         TURNS,
         "        at = self._global + stride\n",
         "        at = self._rows[tenant][0] + stride\n",
-        (
-            f"{TESTS}::test_what_did_not_wait_or_could_not_run_gains_no_credit",
-            f"{TESTS}::test_the_order_is_the_models",
-        ),
+        (f"{TESTS}::test_who_was_passed_over_and_can_run_again_has_its_turns_and_no_more",),
     ),
     Guard(
         "who_comes_is_a_stride_behind",

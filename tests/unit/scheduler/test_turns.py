@@ -186,6 +186,12 @@ def test_what_did_not_wait_or_could_not_run_gains_no_credit() -> None:
     assert serve(turns, 6) == [a, b, late, a, b, late]
 
 
+def test_who_was_passed_over_and_can_run_again_has_its_turns_and_no_more() -> None:
+    turns, (light, heavy) = ready(1, 2)
+    serve(turns, 50, {heavy})
+    assert Counter(serve(turns, 30))[light] <= 12
+
+
 def test_leaving_pays_no_debt() -> None:
     """One with a request at a time has no more turns than one with many."""
     turns, (_, light) = ready(10, 1)
