@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.api.v1 import tenant_admin_pb2_grpc as pb_grpc
 from lorry.errors import InvalidRequest
-from lorry.registry import Caller, PageRequest, Registry
+from lorry.registry import PageRequest, Registry
 from lorry.registry.audit.chain import canonical
 from lorry.registry.db import tables
 from lorry.registry.fleet.desk import Desk
@@ -75,32 +75,15 @@ class RecordsAdmin(pb_grpc.TenantAdminServiceServicer):
     async def QueryUsage(self, request: pb.QueryUsageRequest, context: Context) -> pb.QueryUsageResponse:
         caller = await self._access.caller(context)
         dimensions = [_known("group_by", number, _DIMENSIONS) for number in request.group_by]
-        page = await self._registry.usage_reports.query(
-            caller,
-            parse_tenant("parent", request.parent),
-            _time("start_time", request),
-            _time("end_time", request),
-            dimensions,
-            request.page_size,
-            request.page_token,
-            request.model,
+        tenant, reports = parse_tenant("parent", request.parent), self._registry.usage_reports
+        period = _time("start_time", request), _time("end_time", request)
+        page = await reports.query(
+            caller, tenant, *period, dimensions, request.page_size, request.page_token, request.model
         )
         sums = [_sum(dimensions, found) for found in page.rows]
-        unbilled = [] if request.page_token else await self._unbilled(caller, request, dimensions)
+        found = [] if request.page_token else await reports.unbilled(caller, tenant, *period, dimensions, request.model)
+        unbilled = [pb.UnbilledSum(time=one.time, reason=one.reason, requests=one.requests) for one in found]
         return pb.QueryUsageResponse(sums=sums, next_page_token=page.next_token, unbilled=unbilled)
-
-    async def _unbilled(
-        self, caller: Caller, request: pb.QueryUsageRequest, dimensions: Sequence[Dimension]
-    ) -> list[pb.UnbilledSum]:
-        found = await self._registry.usage_reports.unbilled(
-            caller,
-            parse_tenant("parent", request.parent),
-            _time("start_time", request),
-            _time("end_time", request),
-            dimensions,
-            request.model,
-        )
-        return [pb.UnbilledSum(time=one.time, reason=one.reason, requests=one.requests) for one in found]
 
     async def ExportUsage(
         self, request: pb.ExportUsageRequest, context: Context

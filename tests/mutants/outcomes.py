@@ -101,8 +101,8 @@ GUARDS = (
     Guard(
         "a_page_after_the_first_has_no_counts",
         "admin/lorry_admin/records.py",
-        "[] if request.page_token else await self._unbilled",
-        "await self._unbilled",
+        "[] if request.page_token else await reports.unbilled",
+        "await reports.unbilled",
         ("tests/integration/admin/test_records.py::test_counts_without_a_bill_are_on_the_first_page_alone",),
     ),
     Guard(
@@ -115,7 +115,7 @@ GUARDS = (
     Guard(
         "bars_have_what_gave_no_token",
         "admin/lorry_admin/web/traffic.py",
-        "            without[_time(other.time)][other.reason] += other.requests\n",
+        "            ends[_time(other.time)][other.reason] += other.requests\n",
         "            pass\n",
         ("tests/integration/web/test_figures.py::test_failures_of_clients_are_those_of_the_pages",),
     ),

@@ -51,17 +51,17 @@ def traffic_of(sums: Sequence[pb.UsageSum], unbilled: Sequence[pb.UnbilledSum], 
     """``sums`` are grouped by the span's own step and by outcome; ``unbilled`` have a time where that step is an hour
     or a day, and are in the bars then."""
     by_tick: dict[datetime, list[pb.UsageSum]] = defaultdict(list)
-    for one in sums:
-        by_tick[_time(one.time)].append(one)
-    parts = [by_tick[tick] for tick in span.ticks]
-    without: dict[datetime, Counter[str]] = defaultdict(Counter)
+    ends: dict[datetime, Counter[str]] = defaultdict(Counter)
     by_outcome: Counter[str] = Counter()
     for one in sums:
+        by_tick[_time(one.time)].append(one)
+        ends[_time(one.time)][one.outcome] += one.requests
         by_outcome[one.outcome] += one.requests
     for other in unbilled:
         by_outcome[other.reason] += other.requests
         if other.time:
-            without[_time(other.time)][other.reason] += other.requests
+            ends[_time(other.time)][other.reason] += other.requests
+    parts = [by_tick[tick] for tick in span.ticks]
     requests = by_outcome.total()
     ok, aborted = by_outcome[OK], by_outcome[ABORTED]
     return Traffic(
@@ -77,7 +77,7 @@ def traffic_of(sums: Sequence[pb.UsageSum], unbilled: Sequence[pb.UnbilledSum], 
         _merged(sums, "inter_token").quantiles(),
         _merged(sums, "duration").quantiles(),
         _outcomes(by_outcome),
-        _charts(parts, [without[tick] for tick in span.ticks], span),
+        _charts(parts, [ends[tick] for tick in span.ticks], span),
     )
 
 
@@ -92,13 +92,10 @@ def _outcomes(by_outcome: Counter[str]) -> list[Outcome]:
     return sorted(made, key=lambda one: (-one.requests, one.reason))
 
 
-def _charts(parts: Sequence[Sequence[pb.UsageSum]], without: Sequence[Counter[str]], span: Span) -> list[Chart]:
+def _charts(parts: Sequence[Sequence[pb.UsageSum]], ends: Sequence[Counter[str]], span: Span) -> list[Chart]:
     labels = [f"{tick:%H:%M}" if span.period.by != "day" else f"{tick:%b} {tick.day}" for tick in span.ticks]
-    ok = [sum(one.requests for one in part if one.outcome == OK) for part in parts]
-    aborted = [sum(one.requests for one in part if one.outcome == ABORTED) for part in parts]
-    errors = [sum(one.requests for one in part) - ok[i] - aborted[i] for i, part in enumerate(parts)]
-    aborted = [count + others[ABORTED] for count, others in zip(aborted, without, strict=True)]
-    errors = [count + others.total() - others[ABORTED] for count, others in zip(errors, without, strict=True)]
+    ok, aborted = [one[OK] for one in ends], [one[ABORTED] for one in ends]
+    errors = [one.total() - one[OK] - one[ABORTED] for one in ends]
     prompt = [sum(one.prompt_tokens for one in part) for part in parts]
     output = [sum(one.output_tokens for one in part) for part in parts]
     series = Series

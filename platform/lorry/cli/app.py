@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (error.name or "").partition(".")[0] in ("lorry", "lorry_admin", "lorry_kernels", "lorry_migrations"):
             raise
         print(
-            f"lorry: {error.name} is not installed; this command needs the server: pip install 'lorry[server]'",
+            f"lorry: {error.name} is not installed; this command needs more than the client: "
+            "pip install 'lorry[server]', for demo and model 'lorry[server,demo]'",
             file=sys.stderr,
         )
         return 1

@@ -61,7 +61,6 @@ async def test_no_existence_oracle(url: str) -> None:
         assert len({error.message for error in said if error}) == 1
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # no database has a part in it
 async def test_no_existence_oracle_by_time(url: str) -> None:
     async with hidden(url) as (here, anna):
         await equal_times(lambda name: here.look(anna, name))

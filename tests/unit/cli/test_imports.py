@@ -64,5 +64,6 @@ def test_a_command_that_needs_the_server_says_how_to_get_it() -> None:
     done = run("bases", "create", "smol", ".", LORRY_API_KEY="k", LORRY_ADDRESS="127.0.0.1:1", LORRY_PROFILE="/none")
     assert (done.returncode, done.stderr) == (
         1,
-        "lorry: tokenizers is not installed; this command needs the server: pip install 'lorry[server]'\n",
+        "lorry: tokenizers is not installed; this command needs more than the client: "
+        "pip install 'lorry[server]', for demo and model 'lorry[server,demo]'\n",
     )
