@@ -105,9 +105,23 @@ GUARDS = (
     Guard(
         "a_silent_registry_cuts",
         f"{GATEWAY}/live.py",
-        "                self._staleness.require_live(self._source.age())\n",
-        "                pass\n",
+        "            self._staleness.require_live(self._source.age())\n",
+        "            pass\n",
         (f"{STALENESS}::test_live_streams",),
+    ),
+    Guard(
+        "a_pass_hears_the_registrys_silence",
+        f"{GATEWAY}/live.py",
+        "            self._require_heard()\n            return self._source",
+        "            return self._source",
+        (f"{STALENESS}::test_live_streams",),
+    ),
+    Guard(
+        "a_newer_epoch_is_looked_at",
+        f"{GATEWAY}/live.py",
+        "self.epoch != epoch or (expires_at is not None and expires_at <= now)",
+        "expires_at is not None and expires_at <= now",
+        (f"{REVOCATION}::test_everything_that_is_taken_back_cuts_and_refuses[sqlite]",),
     ),
     Guard(
         "a_cut_is_counted_once",
@@ -119,8 +133,8 @@ GUARDS = (
     Guard(
         "a_stop_of_the_process_is_not_the_registrys",
         f"{GATEWAY}/live.py",
-        "            if not self._source.stood_still():\n",
-        "            if True:\n",
+        "        if not self._source.stood_still():\n",
+        "        if True:\n",
         (f"{STILL}::test_who_comes_then_is_served_and_who_is_served_goes_on[sqlite]",),
     ),
     Guard(

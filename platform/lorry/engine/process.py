@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from lorry import logs
 from lorry.config import EngineConfig, from_plain
 from lorry.errors import LorryError
-from lorry.loops import run
+from lorry.loops import run, settle
 
 if TYPE_CHECKING:
     from lorry.engine.build import BuiltEngine
@@ -78,6 +78,7 @@ async def serve(config: EngineConfig, address: str) -> int:
         if not await _first(warm, ending.stop):
             return 0
         warm.result()
+        settle()
         front.open(engine)
         _log.info("warm, serving at %s", address)
         await _first(asyncio.ensure_future(engine.ended.wait()), ending.stop)

@@ -34,6 +34,11 @@ class LiveCall:
     request_id: str = ""
     """The client's."""
 
+    def is_due(self, epoch: int | None, now: float) -> bool:
+        """Whether its rights are to be looked at again: not seen in ``epoch``, or expired."""
+        expires_at = self.caller.expires_at
+        return self.epoch != epoch or (expires_at is not None and expires_at <= now)
+
 
 def still_holds(snapshot: Snapshot, call: LiveCall, now: float) -> Caller:
     """The caller as it is now. Raises the error that a new request for the very same version would get, but for the age
@@ -92,10 +97,9 @@ class LiveCalls:
         if call.cut:
             return
         try:
-            if not self._source.stood_still():
-                self._staleness.require_live(self._source.age())
-            snapshot, now, expires_at = self._source.current(), self._now(), call.caller.expires_at
-            if snapshot.epoch != call.epoch or (expires_at is not None and expires_at <= now):
+            self._require_heard()
+            snapshot, now = self._source.current(), self._now()
+            if call.is_due(snapshot.epoch, now):
                 call.caller = still_holds(snapshot, call, now)
                 call.epoch = snapshot.epoch
         except LorryError as error:
@@ -104,9 +108,10 @@ class LiveCalls:
             call.relay.cut(error)
 
     def check(self) -> None:
-        clock = asyncio.get_running_loop().time()
+        clock, now, epoch = asyncio.get_running_loop().time(), self._now(), self._unaltered()
         for call in tuple(self._calls):
-            self.verify(call)
+            if call.is_due(epoch, now):
+                self.verify(call)
             if call.relay.stalled_for(clock) > self._stall_seconds:
                 self._counters.stalls += 1
                 self.remove(call)
@@ -115,6 +120,18 @@ class LiveCalls:
                 )
                 call.relay.cut(error)
                 call.stop_sending(error)
+
+    def _require_heard(self) -> None:
+        if not self._source.stood_still():
+            self._staleness.require_live(self._source.age())
+
+    def _unaltered(self) -> int | None:
+        """The epoch whose calls need no look but at their expiry; None where the registry's silence may end them."""
+        try:
+            self._require_heard()
+            return self._source.current().epoch
+        except LorryError:
+            return None
 
     async def run(self) -> None:
         while True:

@@ -71,6 +71,7 @@ async def test_live_streams(policy: Any) -> None:
         await until(lambda: len(here.gateway.live) == 1 and len(here.engine.seen) == 1)
         here.source.seconds = 10.0
         here.gateway.live.check()
+        assert here.gateway.counters.cut_streams == (policy == "strict"), "before its engine sends more"
         here.gateway.live.check()
         here.engine.release.set()
         _, error = await read(call)
