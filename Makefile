@@ -8,7 +8,8 @@ TORCH := 2.13.0
 PYTORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PACKAGES := lorry lorry_kernels lorry_admin lorry_migrations
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+# Bytecode is kept whatever the shell says: the tests start a hundred processes, each of which would compile all again.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 PROTO_OUT ?= $(CURDIR)/platform
 # Test processes at once: one has all whole platforms. 0 is one in the foreground, for a debugger.
 WORKERS ?= 2

@@ -18,7 +18,7 @@ from lorry.engine.contract import EngineInfo, Provenance
 from lorry.engine.core import EngineCore
 from lorry.engine.plan_runner import PlanRunner
 from lorry.engine.runner import CpuRunner
-from lorry.engine.warming import warm_up
+from lorry.engine.warming import CPU_CHUNK_TOKENS, warm_up
 from lorry.errors import InvalidRequest
 from lorry.ids import AdapterDigest, AdapterKey
 from lorry.kvcache import BlockTables, PrefixKey, RopeKey
@@ -169,7 +169,7 @@ def compose(
 
     def warm_all() -> None:
         warm()
-        warm_up(runner, limits, kv_pages, memory.page_tokens)
+        warm_up(runner, limits, kv_pages, memory.page_tokens, CPU_CHUNK_TOKENS if device == "cpu" else None)
 
     core = EngineCore(
         scheduler,

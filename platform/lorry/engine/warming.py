@@ -10,8 +10,8 @@ from lorry.ids import BASE_SLOT, Generation, PageId, SequenceId
 from lorry.request import SamplingParams
 from lorry.scheduler.plan import NewSequence, SequenceStep, StepPlan, StepResult
 
-_EVERY_COUNT = 16
-"""Up to so many rows each count has a decode step; beyond, every power of two."""
+CPU_CHUNK_TOKENS = 64
+"""Of a CPU's prefill step: a longer one runs no code that this one does not, and takes seconds."""
 
 
 class Runner(Protocol):
@@ -20,16 +20,19 @@ class Runner(Protocol):
     def collect(self, handle: Any) -> StepResult: ...
 
 
-def warm_up(runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: int) -> None:
-    """A prefill chunk of the largest size, and decode steps of one row up to as many as may run at once: so no request
-    pays for lazy initialisation, thread teams, memory that is touched first, or (of the fewest rows, which come last
-    and are kept) for compiled products. Call it on the thread that runs the steps, since a thread team belongs to its
-    caller. The pages used are given back.
+def warm_up(
+    runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: int, chunk_tokens: int | None = None
+) -> None:
+    """A prefill chunk of ``chunk_tokens`` (None, and at most, the largest), and decode steps of one row, of as many as
+    may run at once and of the powers of two between: so no request pays for lazy initialisation, thread teams or memory
+    that is touched first. (Products are compiled for each number of rows, which costs its first step 2 to 4 ms; a step
+    of every number here would take a CPU seconds.) Call it on the thread that runs the steps, since a thread team
+    belongs to its caller. The pages used are given back.
 
     Raises NonFiniteLogits for a base whose own logits are not finite.
     """
-    chunk = min(limits.prefill_chunk_tokens, limits.token_budget, limits.context_tokens - 2, (pages - 1) * page_tokens)
-    chunk = max(1, chunk)
+    most = limits.prefill_chunk_tokens if chunk_tokens is None else min(chunk_tokens, limits.prefill_chunk_tokens)
+    chunk = max(1, min(most, limits.token_budget, limits.context_tokens - 2, (pages - 1) * page_tokens))
     first = tuple(PageId(page) for page in range(min(pages, -(-(chunk + 2) // page_tokens))))
     rows = max(1, min(limits.max_sequences, limits.token_budget, 1 + pages - len(first)))
     long = SequenceId(-1)
@@ -41,11 +44,7 @@ def warm_up(runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: in
         ((news[0],), (_row(long, 0, chunk, first),)),
         ((), (_row(long, chunk, 1, first),)),
         (tuple(news[1:]), (_row(long, chunk + 1, 1, first), *singles)),
-        *(
-            ((), tuple(singles[:count]))
-            for count in range(rows - 1, 1, -1)
-            if count <= _EVERY_COUNT or not count & (count - 1)
-        ),
+        *(((), tuple(singles[:count])) for count in range(rows - 1, 1, -1) if not count & (count - 1)),
     )
     for number, (new, sequences) in enumerate(steps, -1 - len(steps)):
         plan = StepPlan(number, (), new, (), (), sequences)
@@ -60,4 +59,4 @@ def _row(sequence: SequenceId, start: int, length: int, table: tuple[PageId, ...
     return SequenceStep(sequence, start, length, 1, BASE_SLOT, Generation(0), None, table)
 
 
-__all__ = ["Runner", "warm_up"]
+__all__ = ["CPU_CHUNK_TOKENS", "Runner", "warm_up"]

@@ -170,6 +170,12 @@ async def test_operator_forms(here: World) -> None:
     await done(root, "/operator/tenants", "Tenant created.", tenant="gamma", display_name="Gamma")
     taken = await root.post("/operator/tenants", {"tenant": "gamma"})
     assert taken.status_code == 409
+    await done(root, "/operator/tenants", "Tenant created.", tenant="heavy", display_name="", weight="7")
+    assert 'max="100" value="7"' in (await root.get("/operator/tenants/heavy")).text
+    for bad in ("0", "101", "much"):
+        refused = await root.post("/operator/tenants", {"tenant": "light", "weight": bad})
+        assert refused.status_code == 400, bad
+        assert "weight" in refused.text
     at = "/operator/tenants/gamma"
     page = await done(
         root, at, "Tenant changed.", display_name="Gamma 2", import_prefixes="s3://bucket/b/\ns3://bucket/d/"

@@ -19,6 +19,7 @@ from lorry.engine.core import EngineCore
 from lorry.engine.local import LocalEngine
 from lorry.engine.parts import EngineParts, build_parts
 from lorry.engine.starting import StartingEngine
+from lorry.engine.warming import CPU_CHUNK_TOKENS
 from lorry.engine.watchdog import Watchdog
 from lorry.errors import Draining, EngineUnavailable, InternalError
 from lorry.ids import RequestId, TenantId
@@ -75,7 +76,7 @@ async def long_request(engine: LocalEngine, name: str = "long", tokens: int = 20
 
 
 async def test_it_is_ready_only_after_its_first_steps(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the step loop's own thread: a whole prefill chunk, and decodes of each number of rows that may run."""
+    """On the step loop's own thread: a prefill chunk, decodes of one row, of all, of the powers of two between."""
     async with opened(base) as (parts, built):
         steps = tapped(parts, monkeypatch)
         steps.gate.clear()
@@ -89,8 +90,9 @@ async def test_it_is_ready_only_after_its_first_steps(base: Path, monkeypatch: p
                 await ready
             limits = built.config.scheduler
             rows = [[row.query_len for row in plan.sequences] for plan, _ in steps.plans]
-            assert rows[:3] == [[limits.prefill_chunk_tokens], [1], [1] * limits.max_sequences]
-            assert rows[3:-1] == [[1] * count for count in range(limits.max_sequences - 1, 1, -1)]
+            assert rows[:3] == [[min(CPU_CHUNK_TOKENS, limits.prefill_chunk_tokens)], [1], [1] * limits.max_sequences]
+            powers = [1 << n for n in range(10, 0, -1)]
+            assert rows[3:-1] == [[1] * count for count in powers if count < limits.max_sequences]
             assert rows[-1] == []
             assert {thread for _, thread in steps.plans} == {"lorry-engine"}
             used = {page for plan, _ in steps.plans for row in plan.sequences for page in row.block_table}

@@ -21,7 +21,9 @@ async def tenants(visit: Visiting) -> Response:
 
 @router.post("/operator/tenants")
 async def create(post: Posted) -> Response:
-    made = await post.visit.ask(create_tenant(post.form.text("tenant"), post.form.text("display_name")))
+    form = post.form
+    wanted = create_tenant(form.text("tenant"), form.text("display_name"), weight=form.optional_whole("weight"))
+    made = await post.visit.ask(wanted)
     return post.visit.go(f"/operator/{made.name}", "tenant-created")
 
 

@@ -9,11 +9,14 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.client.admin.names import new_request_id, tenant_name
 from lorry.client.prepared import PAGE_SIZE, TENANTS, Paged, Unary
+from lorry.errors import InvalidRequest
 
 
 def create_tenant(tenant: str, display_name: str = "", *, weight: int | None = None) -> Unary[pb.Tenant]:
     """Raises AlreadyExists where the name is taken; a name is never used again. ``weight``: as ``update_tenant``'s,
     None is 1."""
+    if weight == 0:  # which on the wire is none
+        raise InvalidRequest.field("weight", "0; give 1 to 100, or none")
     request = pb.CreateTenantRequest(
         tenant_id=tenant, display_name=display_name, request_id=new_request_id(), weight=weight or 0
     )
