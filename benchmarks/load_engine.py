@@ -42,7 +42,7 @@ from lorry.engine.metrics import EngineMetrics
 from lorry.engine.transport_server import serve_engine
 from lorry.engine.views import MemoryView, QueueView, VersionCopies
 from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, BaseDigest
-from lorry.loops import run
+from lorry.loops import run, settle
 from lorry.text import Tokenizer
 
 BASE_DIGEST = BaseDigest("b" * 64)
@@ -207,6 +207,7 @@ async def main(socket: str, base_dir: Path, port: int) -> None:
     direct.add_generic_rpc_handlers((direct_service(engine),))
     direct.add_insecure_port(f"127.0.0.1:{port}")
     await direct.start()
+    settle()
     print(json.dumps("ready"), flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         print(json.dumps(await figures(engine)), flush=True)
