@@ -6,7 +6,8 @@
 Three kinds of processes, as in real life: an engine (a stub with a clock, over the internal transport), one gateway
 (registry on SQLite, keys, quotas, spool and ledger, ten tenants with three adapters each) and readers (gRPC over TCP,
 25 streams a connection). Engine and readers give way to the gateway (``ELSEWHERE`` in load_world.py). Each stream gets
-``rate`` tokens a second for ``seconds``; they begin within ``spread`` seconds, since to let a call in costs a gateway as much as some dozens of messages.
+``rate`` tokens a second for ``seconds``; they begin within ``spread`` seconds, since to let a call in costs a gateway
+as much as some dozens of messages.
 
 Each round runs the same load: ``direct`` to the engine's process, which then serves the public API itself, with no
 gateway between; ``gateway``; ``stalled``, with readers beside it that take one message and stop, half of them
