@@ -67,6 +67,10 @@ class EngineReplicas:
         """Of the adapters with these ids, on each engine, with its replica's name."""
         return [((await engine.info()).replica, await engine.copies(scopes)) for engine in self._engines]
 
+    async def held(self, scopes: Collection[AdapterScope]) -> set[AdapterKey]:
+        """As ``lorry.registry.adapters.following.Holders``."""
+        return {one.adapter for _, found in await self.copies(scopes) for one in found}
+
     async def _serving(self, base: str) -> list[tuple[EngineClient, EngineInfo]]:
         found = await self._of_base(base)
         if not found:

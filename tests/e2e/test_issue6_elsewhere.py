@@ -101,6 +101,24 @@ async def seen_from(here: World, there: World, version: Tracer) -> None:
             await asyncio.sleep(0.1)
 
 
+async def purged_from(here: World, there: World, version: Tracer) -> None:
+    """By ``here``: what the engine of ``there`` has of it is gone as well, from its disk too, and on the receipt."""
+    await there.settle()
+    await there.right(there.canary.key, version.adapter, version)
+    cached = there.root / "one" / "cache"
+    assert [path for path in cached.rglob("*") if version.sha256 in str(path)]
+    await here.admin.delete_adapter(version.adapter)
+    await here.admin.purge_adapter(version.adapter)
+    async with asyncio.timeout(20):
+        while True:
+            receipt = (await here.admin.get_adapter(version.adapter)).purge_receipt
+            dropped = {one.replica: one.disk_bytes > 0 for one in receipt.replicas}
+            if dropped.get(there.platform.info.replica):
+                break
+            await asyncio.sleep(0.1)
+    assert not [path for path in cached.rglob("*") if version.sha256 in str(path)]
+
+
 async def test_platforms_share_a_registry_and_a_store_and_find_all_again(
     outside: Outside,
     tracer_base: Path,
@@ -109,6 +127,7 @@ async def test_platforms_share_a_registry_and_a_store_and_find_all_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upkeep, "COPIES_S", 0.0)
+    monkeypatch.setattr(upkeep, "FOLLOW_S", 0.5)
     before = descendants()
     url = outside.database("shared")
     homes = tmp_path / "one", tmp_path / "two"
@@ -131,6 +150,7 @@ async def test_platforms_share_a_registry_and_a_store_and_find_all_again(
             await one.settle()
             await one.right(one.canary.key, later.adapter, later)
             await seen_from(two, one, later)
+            await purged_from(two, one, await two.push(await two.adapter(one.canary), 8))
             assert PASSWORD not in json.dumps([await made.platform.state() for made in (one, two)])
     async with beside(one, tmp_path, options[0]) as again:
         assert again.platform.admin_key is None

@@ -8,6 +8,7 @@ LORRY = "platform/lorry"
 SCOPES = "tests/unit/adapters/test_tier_scopes.py"
 LOST = "tests/unit/scheduler/test_lost_slots.py"
 VERSIONS = "tests/unit/scheduler/test_versions.py::test_equal_bytes_of_another_adapter_are_nothing_to_it"
+FOLLOWS = "tests/integration/admin/test_purge_follows.py"
 PURGE_RACES = "tests/integration/admin/test_purge_races.py"
 LIFECYCLE = "tests/integration/admin/test_lifecycle.py::test_equal_bytes_of_another_tenant_stay_and_nobody_is_told"
 
@@ -116,6 +117,34 @@ GUARDS = (
         '            await self._objects.exists(f"{prefix}/{PURGED}")\n',
         "",
         ("tests/integration/admin/test_purge_store_down.py::test_a_key_is_revoked_while_a_purge_waits[sqlite]",),
+    ),
+    Guard(
+        "a_purge_of_another_is_followed_until_it_is_done",
+        f"{LORRY}/registry/adapters/following.py",
+        "        dropped = 0\n        for start",
+        "        self._epoch, dropped = max([self._epoch, *(one.epoch for one in log)]), 0\n        for start",
+        (f"{FOLLOWS}::test_an_engine_that_does_not_answer_is_asked_again[sqlite]",),
+    ),
+    Guard(
+        "who_starts_looks_through_all_that_was_purged",
+        f"{LORRY}/registry/adapters/following.py",
+        "        if self._epoch is None:\n            return await self._all()\n",
+        "        if self._epoch is None:\n            self._epoch = 1 << 40\n",
+        (f"{FOLLOWS}::test_who_was_away_follows_when_it_is_back[sqlite]",),
+    ),
+    Guard(
+        "more_changes_than_a_round_takes_are_not_passed_over",
+        f"{LORRY}/registry/adapters/following.py",
+        "        if len(log) == BATCH:\n            return await self._all()\n",
+        "",
+        (f"{FOLLOWS}::test_more_changes_than_one_round_takes[sqlite]",),
+    ),
+    Guard(
+        "what_is_only_deleted_is_not_forgotten",
+        f"{LORRY}/registry/adapters/content.py",
+        "Adapter.id.in_(ids), Adapter.purged_at.is_not(None)",
+        "Adapter.id.in_(ids)",
+        (f"{FOLLOWS}::test_engines_behind_others_forget_and_the_receipt_says_so[sqlite]",),
     ),
 )
 

@@ -26,7 +26,7 @@ from lorry.adapters.store import ObjectStore, open_store
 from lorry.adapters.validate import Limits
 from lorry.cli.dashboards import dashboards
 from lorry.cli.homes import Home, HomeLock
-from lorry.cli.upkeep import purging, replica_name, reporting
+from lorry.cli.upkeep import following, purging, replica_name, reporting
 from lorry.config import (
     EngineConfig,
     GatewayConfig,
@@ -214,6 +214,7 @@ class Platform:
         engines = EngineReplicas([self.engine.client])
         lifecycle = self.registry.lifecycle(store, engines)
         await self._background(purging(lifecycle))
+        await self._background(following(self.registry.purges(engines)))
         usage = UsageSpool(home.usage)
         drain = LedgerDrain(home.usage, self.registry.usage)
         quotas = QuotaLimits(source, self.registry.leases)

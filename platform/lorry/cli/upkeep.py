@@ -1,4 +1,4 @@
-"""What a platform does by itself beside serving: due purges, and saying how it is."""
+"""What a platform does by itself beside serving: due purges, following those of others, and saying how it is."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ import lorry
 from lorry.engine.contract import EngineClient
 from lorry.errors import LorryError
 from lorry.gateway.server import GatewayServer
+from lorry.registry.adapters.following import PurgeFollower
 from lorry.registry.adapters.lifecycle import LifecycleService
 from lorry.registry.fleet.observed import Held, Places
 from lorry.registry.fleet.service import Doing, FleetService, ReplicaKind, Sighting
 from lorry.registry.snapshot import Snapshot
 
 PURGE_S = 600.0
+FOLLOW_S = 10.0
+"""Within which engines forget what another process purged."""
 REPORT_S = 2.0
 """A gateway that an operator drains has heard of it by then."""
 COPIES_S = 10.0
@@ -43,6 +46,18 @@ async def purging(lifecycle: LifecycleService) -> None:
         except Exception:  # tried again next time
             _log.exception("what is due to be purged could not be")
         await asyncio.sleep(PURGE_S)
+
+
+async def following(purges: PurgeFollower) -> None:
+    """Until it is cancelled."""
+    while True:
+        try:
+            await purges.follow()
+        except LorryError as error:
+            _log.warning("what others purged is not forgotten here yet: %s", error)
+        except Exception:  # tried again next time
+            _log.exception("what others purged could not be forgotten here")
+        await asyncio.sleep(FOLLOW_S)
 
 
 async def reporting(
@@ -108,4 +123,14 @@ async def _copies(engine: EngineClient) -> Held | None:
 
 _UNKNOWN = Sighting("", ReplicaKind.ENGINE, Doing.DOWN)
 
-__all__ = ["COPIES_S", "PURGE_S", "REPORT_S", "Epochs", "purging", "replica_name", "reporting"]
+__all__ = [
+    "COPIES_S",
+    "FOLLOW_S",
+    "PURGE_S",
+    "REPORT_S",
+    "Epochs",
+    "following",
+    "purging",
+    "replica_name",
+    "reporting",
+]

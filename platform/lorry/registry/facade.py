@@ -10,6 +10,7 @@ from lorry.registry.accounts.passwords import PasswordParams
 from lorry.registry.accounts.service import Accounts
 from lorry.registry.adapters.candidates import Validator
 from lorry.registry.adapters.content import ObjectBin
+from lorry.registry.adapters.following import Holders, PurgeFollower
 from lorry.registry.adapters.lifecycle import LifecycleService, Replicas
 from lorry.registry.adapters.service import AdapterService
 from lorry.registry.adapters.uploads import UploadLimits, Uploads
@@ -83,6 +84,10 @@ class Registry:
     def lifecycle(self, objects: ObjectBin, replicas: Replicas) -> LifecycleService:
         """``objects`` is the store that versions lie in, ``replicas`` every engine that may have some of them."""
         return LifecycleService(self.database, objects, replicas)
+
+    def purges(self, engines: Holders) -> PurgeFollower:
+        """``engines``: those behind this process."""
+        return PurgeFollower(self.database, engines)
 
     def snapshots(self, poll_seconds: float = POLL_S) -> SnapshotSource:
         """Not started. ``poll_seconds`` is for SQLite; PostgreSQL announces changes, and is polled once a second."""

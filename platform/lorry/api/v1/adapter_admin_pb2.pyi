@@ -492,7 +492,9 @@ class PurgeReceipt(_message.Message):
 
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___PurgedReplica]:
-        """Of each replica that could hold something."""
+        """Of each replica behind the process that ran the purge. Those behind others follow within seconds of it, or of their
+        start, and are here once they had something and dropped it.
+        """
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload, selectinload
 
+from lorry.registry.authz import VerifiedTenantId
 from lorry.registry.db.tables import Adapter, AdapterVersion
 from lorry.registry.entries import VersionState
 
@@ -68,4 +69,32 @@ async def due_for_purge(session: AsyncSession, now: datetime, limit: int) -> Seq
     return (await session.execute(query)).scalars().all()
 
 
-__all__ = ["ObjectBin", "destroy", "due_for_purge", "lock_content", "others_have", "versions_of"]
+async def purged_of(session: AsyncSession, ids: Sequence[str]) -> Sequence[Adapter]:
+    """Those of the adapters that are purged, of every tenant, with their tenants."""
+    query = select(Adapter).options(joinedload(Adapter.tenant)).order_by(Adapter.id)
+    return (await session.execute(query.where(Adapter.id.in_(ids), Adapter.purged_at.is_not(None)))).scalars().all()
+
+
+async def purged_after(session: AsyncSession, adapter_id: str, limit: int) -> Sequence[Adapter]:
+    """As ``purged_of``, of all whose ids follow this one."""
+    query = select(Adapter).options(joinedload(Adapter.tenant)).order_by(Adapter.id).limit(limit)
+    return (await session.execute(query.where(Adapter.id > adapter_id, Adapter.purged_at.is_not(None)))).scalars().all()
+
+
+async def purged_one(session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str) -> Adapter:
+    """Locked until the transaction ends: its receipt may be written to by several processes at once."""
+    query = select(Adapter).where(Adapter.tenant_id == tenant, Adapter.id == adapter_id).with_for_update()
+    return (await session.execute(query.execution_options(populate_existing=True))).scalar_one()
+
+
+__all__ = [
+    "ObjectBin",
+    "destroy",
+    "due_for_purge",
+    "lock_content",
+    "others_have",
+    "purged_after",
+    "purged_of",
+    "purged_one",
+    "versions_of",
+]

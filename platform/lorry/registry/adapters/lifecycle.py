@@ -127,10 +127,8 @@ class LifecycleService:
         done = 0
         for row in rows:
             name = AdapterName(row.tenant.name, row.name)
-            tenant = verify_tenant(_Retention(TenantId(row.tenant_id)), TenantId(row.tenant_id))
-            system = Caller(tenant, row.tenant.name, "system", Role.PLATFORM_ADMIN, "system", True)
             try:
-                await self.purge(system, name)
+                await self.purge(of_the_system(row), name)
             except LorryError as error:
                 _log.warning("%s is due to be purged and cannot be yet: %s", name.bare, error)
             else:
@@ -154,7 +152,7 @@ class LifecycleService:
         dropped = await self._replicas.forget(AdapterKey(AdapterDigest(sha256), AdapterScope(row.id)))
         async with self._database.write() as session:
             row = await repository.open_adapter(session, tenant, name.adapter, deleted=True)
-            row.purge_receipt = {"replicas": _sum((row.purge_receipt or {}).get("replicas", {}), dropped)}
+            row.purge_receipt = {"replicas": with_dropped((row.purge_receipt or {}).get("replicas", {}), dropped)}
 
     async def _finish(self, caller: Caller, name: AdapterName, tenant: VerifiedTenantId) -> Adapter:
         async with self._database.write() as session:
@@ -187,13 +185,20 @@ class LifecycleService:
 
 @dataclass(frozen=True, slots=True)
 class _Retention:
-    """The platform itself, when an adapter's time is up."""
+    """The platform itself, which ends an adapter whose time is up and follows purges of others."""
 
     tenant: TenantId
     role: str = Role.PLATFORM_ADMIN
 
 
-def _sum(before: dict[str, dict[str, int]], dropped: dict[str, Purged]) -> dict[str, dict[str, Any]]:
+def of_the_system(adapter: Adapter) -> Caller:
+    """The platform itself, for the tenant of this adapter, which was read with it."""
+    tenant = verify_tenant(_Retention(TenantId(adapter.tenant_id)), TenantId(adapter.tenant_id))
+    return Caller(tenant, adapter.tenant.name, "system", Role.PLATFORM_ADMIN, "system", True)
+
+
+def with_dropped(before: dict[str, dict[str, int]], dropped: dict[str, Purged]) -> dict[str, dict[str, Any]]:
+    """A receipt's ``replicas`` with what they dropped now."""
     total = {replica: dict(counts) for replica, counts in before.items()}
     for replica, one in dropped.items():
         counts = total.setdefault(replica, asdict(Purged()))
@@ -202,4 +207,13 @@ def _sum(before: dict[str, dict[str, int]], dropped: dict[str, Purged]) -> dict[
     return total
 
 
-__all__ = ["DUE_AT_ONCE", "PURGED", "RETAIN", "LifecycleService", "Purged", "Replicas"]
+__all__ = [
+    "DUE_AT_ONCE",
+    "PURGED",
+    "RETAIN",
+    "LifecycleService",
+    "Purged",
+    "Replicas",
+    "of_the_system",
+    "with_dropped",
+]
