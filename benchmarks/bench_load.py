@@ -23,8 +23,8 @@ and ``cut_s``: how long after it stopped taking anything a stalled reader was cu
 A gateway that fills its core is at the mercy of whoever shares the machine, whose clock and caches it does not own.
 ``probe_ms`` is the processor time of a fixed sum, taken twice a second beside each phase (1% of a core): the machine's
 own pace. A round counts if its probe is within ``SAME_PACE`` of the least of all; rounds go on until so many count, at
-most three times as many. Of those that count (of the fastest, if too few do) the one of median p99 through the gateway
-is kept; ``p99_ms`` and ``probe_ms`` have all, ``counted`` says which.
+most three times as many. Of those that count (where too few do, ``same_pace`` is false: of the fastest) the one of
+median p99 through the gateway is kept; ``p99_ms`` and ``probe_ms`` have all, ``counted`` says out of which.
 """
 
 from __future__ import annotations
@@ -245,7 +245,8 @@ async def measure(
             found.append(one)
     judged = "gateway" if "gateway" in phases else phases[0]
     counted = of_one_pace(found, same_pace)
-    if len(counted) < rounds:
+    enough = len(counted) >= rounds
+    if not enough:
         counted = sorted(range(len(found)), key=lambda number: pace_of(found[number]))[:rounds]
     ordered = sorted((found[number] for number in counted), key=lambda one: one[judged]["token_ms"]["p99"])
     return {
@@ -253,6 +254,7 @@ async def measure(
         "load": asdict(load),
         "rounds": rounds,
         "counted": sorted(counted),
+        "same_pace": enough,
         "probe_ms": [pace_of(one) for one in found],
         "p99_ms": {name: [one[name]["token_ms"]["p99"] for one in found] for name in found[0]},
         **ordered[(len(ordered) - 1) // 2],
@@ -289,7 +291,10 @@ def report(result: dict[str, Any]) -> None:
         [*columns, "late p99", "MiB"],
         rows,
     )
-    print(f"probe of each round {[round(one, 2) for one in result['probe_ms']]} ms; {result['counted']} count")
+    print(
+        f"probe of each round {[round(one, 2) for one in result['probe_ms']]} ms; {result['counted']} count"
+        + ("" if result["same_pace"] else ", though the machine was not at one pace")
+    )
     for stalled in (result[name]["stalled"] for name in result["p99_ms"] if "stalled" in result[name]):
         print(
             f"{stalled['readers']} stalled readers: cut {stalled['cut_s_min']:.1f} to {stalled['cut_s_max']:.1f} s "

@@ -45,8 +45,8 @@ BASE = {
 _SAMPLE_S = 0.1
 _START_S = 60
 ELSEWHERE = 5
-"""By how much engine and readers are nicer than the gateway: in real life they do not share its machine. What they are
-late for it counts as the gateway's latency."""
+"""By how much engine and readers are nicer than the gateway: in real life they do not share its machine. A reader that
+is late for it counts as the gateway's latency; how late the engine is is told apart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ LORRY = "platform/lorry"
 SCOPES = "tests/unit/adapters/test_tier_scopes.py"
 LOST = "tests/unit/scheduler/test_lost_slots.py"
 VERSIONS = "tests/unit/scheduler/test_versions.py::test_equal_bytes_of_another_adapter_are_nothing_to_it"
+FOLLOWING = f"{LORRY}/registry/adapters/following.py"
 FOLLOWS = "tests/integration/admin/test_purge_follows.py"
 PURGE_RACES = "tests/integration/admin/test_purge_races.py"
 LIFECYCLE = "tests/integration/admin/test_lifecycle.py::test_equal_bytes_of_another_tenant_stay_and_nobody_is_told"
@@ -120,24 +121,66 @@ GUARDS = (
     ),
     Guard(
         "a_purge_of_another_is_followed_until_it_is_done",
-        f"{LORRY}/registry/adapters/following.py",
-        "        dropped = 0\n        for start",
-        "        self._epoch, dropped = max([self._epoch, *(one.epoch for one in log)]), 0\n        for start",
+        FOLLOWING,
+        "        dropped = await self._changed(log)\n",
+        "        self._epoch = epoch\n        dropped = await self._changed(log)\n",
         (f"{FOLLOWS}::test_an_engine_that_does_not_answer_is_asked_again[sqlite]",),
     ),
     Guard(
         "who_starts_looks_through_all_that_was_purged",
-        f"{LORRY}/registry/adapters/following.py",
-        "        if self._epoch is None:\n            return await self._all()\n",
-        "        if self._epoch is None:\n            self._epoch = 1 << 40\n",
+        FOLLOWING,
+        "        if known is None:\n            return await self._all(whole=False)\n",
+        "        if known is None:\n            self._epoch = 1 << 40\n            return 0\n",
         (f"{FOLLOWS}::test_who_was_away_follows_when_it_is_back[sqlite]",),
     ),
     Guard(
         "more_changes_than_a_round_takes_are_not_passed_over",
-        f"{LORRY}/registry/adapters/following.py",
-        "        if len(log) == BATCH:\n            return await self._all()\n",
-        "",
+        FOLLOWING,
+        " or len(log) == BATCH or (",
+        " or (",
         (f"{FOLLOWS}::test_more_changes_than_one_round_takes[sqlite]",),
+    ),
+    Guard(
+        "a_registry_that_was_set_back_is_looked_through",
+        FOLLOWING,
+        "if epoch < known or ",
+        "if ",
+        (f"{FOLLOWS}::test_a_registry_that_was_set_back[sqlite]",),
+    ),
+    Guard(
+        "what_came_back_goes_again",
+        FOLLOWING,
+        "        if looking:\n",
+        "        if False:\n",
+        (f"{FOLLOWS}::test_what_came_back_goes_again[sqlite]",),
+    ),
+    Guard(
+        "one_that_cannot_be_forgotten_holds_up_no_other",
+        FOLLOWING,
+        "                first = first or error\n",
+        "                raise\n",
+        (f"{FOLLOWS}::test_one_that_cannot_be_forgotten_holds_up_no_other[sqlite]",),
+    ),
+    Guard(
+        "what_could_not_be_noted_is_noted_later",
+        FOLLOWING,
+        " or row.id in self._unnoted",
+        "",
+        (f"{FOLLOWS}::test_what_could_not_be_noted_is_noted_by_the_next_round[sqlite]",),
+    ),
+    Guard(
+        "a_purge_keeps_what_another_put_on_the_receipt",
+        f"{LORRY}/registry/adapters/lifecycle.py",
+        "            row.purge_receipt = receipt | {",
+        "            row.purge_receipt = {",
+        (f"{FOLLOWS}::test_two_purges_at_once_keep_each_others_receipt[sqlite]",),
+    ),
+    Guard(
+        "text_files_of_what_was_purged_go",
+        f"{LORRY}/gateway/texts.py",
+        "(over or found.unwanted)",
+        "over",
+        ("tests/unit/gateway/test_texts.py::test_a_purged_adapters_files_go_with_the_last_request_that_uses_them",),
     ),
     Guard(
         "what_is_only_deleted_is_not_forgotten",

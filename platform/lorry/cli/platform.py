@@ -214,7 +214,6 @@ class Platform:
         engines = EngineReplicas([self.engine.client])
         lifecycle = self.registry.lifecycle(store, engines)
         await self._background(purging(lifecycle))
-        await self._background(following(self.registry.purges(engines)))
         usage = UsageSpool(home.usage)
         drain = LedgerDrain(home.usage, self.registry.usage)
         quotas = QuotaLimits(source, self.registry.leases)
@@ -230,6 +229,7 @@ class Platform:
         private = None if settings.web is None else f"unix:{self._folder}/gateway.sock"
         texts = VersionTexts(store, home.cache / "texts")
         self._stack.push_async_callback(texts.close)
+        await self._background(following(self.registry.purges(engines, texts)))
         extra = [ExtraService(name, add_admin if i == 0 else _nothing) for i, name in enumerate(ADMIN_SERVICES)]
         self.server = build_server(
             settings.gateway,

@@ -11,7 +11,7 @@ from lorry.request import SamplingParams
 from lorry.scheduler.plan import NewSequence, SequenceStep, StepPlan, StepResult
 
 CPU_CHUNK_TOKENS = 64
-"""Of a CPU's prefill step: a longer one runs no code that this one does not, and takes seconds."""
+"""Of a CPU's prefill step: the largest takes seconds, and the first one of a request no longer than it does later."""
 
 
 class Runner(Protocol):
@@ -24,10 +24,10 @@ def warm_up(
     runner: Runner, limits: SchedulerConfig, pages: int, page_tokens: int, chunk_tokens: int | None = None
 ) -> None:
     """A prefill chunk of ``chunk_tokens`` (None, and at most, the largest), and decode steps of one row, of as many as
-    may run at once and of the powers of two between: so no request pays for lazy initialisation, thread teams or memory
-    that is touched first. (Products are compiled for each number of rows, which costs its first step 2 to 4 ms; a step
-    of every number here would take a CPU seconds.) Call it on the thread that runs the steps, since a thread team
-    belongs to its caller. The pages used are given back.
+    may run at once and of the powers of two between: so no request pays for lazy initialisation, thread teams or (with
+    the largest chunk) memory that is touched first. Products are compiled for each number of rows, which costs its
+    first step 2 to 4 ms; a step of every number here would take a CPU seconds. Call it on the thread that runs the
+    steps, since a thread team belongs to its caller. The pages used are given back.
 
     Raises NonFiniteLogits for a base whose own logits are not finite.
     """

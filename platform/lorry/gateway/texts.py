@@ -106,13 +106,14 @@ class OwnText:
 class _Folder:
     """One text side's files: on their way, or there. ``users`` keep it from being evicted."""
 
-    __slots__ = ("fetch", "nbytes", "of", "path", "users")
+    __slots__ = ("fetch", "nbytes", "of", "path", "unwanted", "users")
 
     def __init__(self, of: AdapterDigest, path: Path, nbytes: int) -> None:
         self.of = of
         self.path = path
         self.nbytes = nbytes
         self.users = 0
+        self.unwanted = False
         self.fetch: asyncio.Task[None]
 
 
@@ -156,6 +157,12 @@ class VersionTexts:
         finally:
             found.users -= 1
             await self._evict()
+
+    async def forget(self, scope: AdapterScope) -> None:
+        """The adapter's files go: now, or with the last request that uses them."""
+        for key, found in self._folders.items():
+            found.unwanted |= key[0] == scope
+        await self._evict()
 
     async def close(self) -> None:
         """Ends fetches and processes. Requests that still wait fail."""
@@ -218,9 +225,8 @@ class VersionTexts:
         held = sum(found.nbytes for found in self._folders.values())
         gone: list[Path] = []
         for key, found in list(self._folders.items()):
-            if held <= self._budget and len(self._folders) <= _FOLDERS_MAX:
-                break
-            if not found.users and found.fetch.done():
+            over = held > self._budget or len(self._folders) > _FOLDERS_MAX
+            if (over or found.unwanted) and not found.users and found.fetch.done():
                 del self._folders[key]
                 held -= found.nbytes
                 gone.append(found.path)

@@ -10,7 +10,7 @@ from lorry.registry.accounts.passwords import PasswordParams
 from lorry.registry.accounts.service import Accounts
 from lorry.registry.adapters.candidates import Validator
 from lorry.registry.adapters.content import ObjectBin
-from lorry.registry.adapters.following import Holders, PurgeFollower
+from lorry.registry.adapters.following import Holders, PurgeFollower, Texts
 from lorry.registry.adapters.lifecycle import LifecycleService, Replicas
 from lorry.registry.adapters.service import AdapterService
 from lorry.registry.adapters.uploads import UploadLimits, Uploads
@@ -85,9 +85,9 @@ class Registry:
         """``objects`` is the store that versions lie in, ``replicas`` every engine that may have some of them."""
         return LifecycleService(self.database, objects, replicas)
 
-    def purges(self, engines: Holders) -> PurgeFollower:
-        """``engines``: those behind this process."""
-        return PurgeFollower(self.database, engines)
+    def purges(self, engines: Holders, texts: Texts | None = None) -> PurgeFollower:
+        """``engines``: those behind this process; ``texts``: its gateway's."""
+        return PurgeFollower(self.database, engines, texts)
 
     def snapshots(self, poll_seconds: float = POLL_S) -> SnapshotSource:
         """Not started. ``poll_seconds`` is for SQLite; PostgreSQL announces changes, and is polled once a second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from lorry import errors
 from lorry.adapters.manifest import AdapterRef
 from lorry.api.v1 import adapter_admin_pb2 as pb
 from lorry.api.v1 import tenant_admin_pb2 as tenant_pb
+from lorry.engine.contract import Forgotten
 from lorry.engine.fake import FAKE_BYTES, FakeEngine
-from lorry.ids import AdapterDigest, AdapterScope, BaseDigest
-from lorry.registry.adapters import following
+from lorry.ids import AdapterDigest, AdapterKey, AdapterScope, BaseDigest
+from lorry.registry.adapters import content, following
 from lorry.registry.adapters.following import PurgeFollower
+from lorry.registry.names import AdapterName
 from lorry_admin import EngineReplicas
 from tests.integration.admin.conftest import BASE_SHA256, Client, Platform
 from tests.unit.adapters import craft
@@ -119,6 +122,106 @@ async def test_an_engine_that_does_not_answer_is_asked_again(with_base: Platform
         await other.engine.preload(ref, 1.0)
         assert await follower.follow() == 1
         assert not await other.has(ref)
+
+
+async def test_one_that_cannot_be_forgotten_holds_up_no_other(
+    with_base: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, names = craft.write_adapter(tmp_path / "a"), ("tenants/anna/adapters/a", "tenants/bert/adapters/b")
+    other, refs = Elsewhere(with_base), []
+    assert await other.purges.follow() == 0
+    for name in names:
+        client, version = await registered(with_base, name, folder)
+        refs.append(await other.load(client, version))
+        await purge(client, name)
+    forget, stuck = other.engine.forget, min(refs, key=lambda ref: ref.scope)
+
+    async def hanging(adapter: AdapterKey) -> Forgotten:
+        if adapter == stuck.key:
+            raise errors.EngineUnavailable("the engine waits for its store")
+        return await forget(adapter)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.engine, "forget", hanging)
+        with pytest.raises(errors.EngineUnavailable):
+            await other.purges.follow()
+    assert [await other.has(ref) for ref in refs] == [ref is stuck for ref in refs]
+    assert await other.purges.follow() == 1
+    assert not await other.has(stuck)
+
+
+async def test_what_could_not_be_noted_is_noted_by_the_next_round(
+    with_base: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anna, version = await registered(with_base, JSON, craft.write_adapter(tmp_path / "a"))
+    other = Elsewhere(with_base)
+    ref = await other.load(anna, version)
+    await purge(anna, JSON)
+
+    async def locked(*_: object) -> None:
+        raise errors.Unavailable("registry: its database is locked", retry_after_s=1.0)
+
+    for follower in (other.purges, other.started_again()):
+        await other.engine.preload(ref, 1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(content, "locked", locked)
+            with pytest.raises(errors.Unavailable):
+                await follower.follow()
+        assert not await other.has(ref)
+        assert await follower.follow() == 1
+    assert await dropped(anna, JSON) == {"engine-0": 0, "engine-1": 2 * FAKE_BYTES}
+
+
+async def test_what_came_back_goes_again(with_base: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a request of before, or a preload that was under way, where another adapter has equal bytes."""
+    monkeypatch.setattr(following, "AGAIN", 3)
+    anna, version = await registered(with_base, JSON, craft.write_adapter(tmp_path / "a"))
+    other = Elsewhere(with_base)
+    ref = await other.load(anna, version)
+    await purge(anna, JSON)
+    assert await other.purges.follow() == 1
+    await other.engine.preload(ref, 1.0)
+    assert sum([await other.purges.follow() for _ in range(3)]) == 1
+    assert not await other.has(ref)
+
+
+async def test_a_registry_that_was_set_back(with_base: Platform, tmp_path: Path) -> None:
+    """Its epochs begin again before those that were seen."""
+    anna, version = await registered(with_base, JSON, craft.write_adapter(tmp_path / "a"))
+    other = Elsewhere(with_base)
+    ref = await other.load(anna, version)
+    assert await other.purges.follow() == 0
+    other.purges._epoch = 1000
+    await purge(anna, JSON)
+    assert await other.purges.follow() == 1
+    assert not await other.has(ref)
+
+
+async def test_two_purges_at_once_keep_each_others_receipt(with_base: Platform, tmp_path: Path) -> None:
+    anna, version = await registered(with_base, JSON, craft.write_adapter(tmp_path / "a"))
+    other = Elsewhere(with_base)
+    await other.load(anna, version)
+    begun, go = asyncio.Event(), asyncio.Event()
+    forget = other.engine.forget
+
+    async def slow(adapter: AdapterKey) -> Forgotten:
+        begun.set()
+        await go.wait()
+        return await forget(adapter)
+
+    other.engine.forget = slow  # type: ignore[method-assign]  # as it is, but late
+    beside = with_base.registry.lifecycle(with_base.store, EngineReplicas([other.engine]))
+    await anna.call("DeleteAdapter", pb.DeleteAdapterRequest(name=JSON))
+    snapshot = await with_base.source.refresh()
+    caller = snapshot.authenticate(anna.key, 0)
+    late = asyncio.create_task(beside.purge(caller, AdapterName("anna", "json")))
+    await begun.wait()
+    whole = await anna.call("PurgeAdapter", pb.PurgeAdapterRequest(name=JSON))
+    go.set()
+    await late
+    receipt = (await anna.call("GetAdapter", pb.GetAdapterRequest(name=JSON))).purge_receipt
+    assert list(receipt.versions) == list(whole.versions) != []
+    assert await dropped(anna, JSON) == {"engine-0": 0, "engine-1": FAKE_BYTES}
 
 
 async def test_more_changes_than_one_round_takes(

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import bench_load
 import pytest
 from bench_load import PHASES, SAME_PACE, Load, check, measure, of_one_pace
 from load_clients import Reply
@@ -58,6 +61,35 @@ def test_rounds_of_a_slow_machine_do_not_count() -> None:
     assert of_one_pace(rounds, SAME_PACE) == [1, 2, 3]
     assert of_one_pace(rounds[:1], SAME_PACE) == [0]
     assert of_one_pace(rounds, math.inf) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("probes", "counted", "kept", "same"),
+    [
+        ((2.0, 2.1, 2.2), [0, 1, 2], 10.0, True),
+        ((3.0, 2.0, 2.1, 2.2), [1, 2, 3], 20.0, True),
+        ((2.0, 2.4, 2.4, 2.4, 2.1, 2.4, 2.4, 2.4, 2.5), [0, 1, 4], 10.0, False),
+    ],
+)
+async def test_rounds_go_on_until_enough_count_and_their_median_is_kept(
+    monkeypatch: pytest.MonkeyPatch, probes: tuple[float, ...], counted: list[int], kept: float, same: bool
+) -> None:
+    left, p99 = iter(probes), iter((10.0, 5.0, 20.0, 90.0, 95.0, 1.0, 2.0, 3.0, 4.0))
+
+    @asynccontextmanager
+    async def nowhere(*_: object) -> AsyncIterator[None]:
+        yield
+
+    async def phase(*_: object) -> dict[str, Any]:
+        value = {"p99": next(p99)}
+        return {"probe_ms": next(left), "first_ms": dict(value), "token_ms": dict(value)}
+
+    monkeypatch.setattr(bench_load, "world", nowhere)
+    monkeypatch.setattr(bench_load, "phase", phase)
+    result = await run(Load(), 3, Path(), ("gateway",))
+    assert result["probe_ms"] == list(probes)
+    assert (result["counted"], result["same_pace"]) == (counted, same)
+    assert result["gateway"]["token_ms"]["p99"] == kept
 
 
 def test_a_pace_is_told_in_a_seed() -> None:

@@ -122,6 +122,22 @@ async def test_what_fails_is_the_versions_own_fault_and_is_tried_again(
     assert await beside == tuple(Tokenizer.load(base).encode("lorry", False)), "its own objects are there"
 
 
+async def test_a_purged_adapters_files_go_with_the_last_request_that_uses_them(
+    texts: VersionTexts, store: CountingStore, base: Path, tmp_path: Path
+) -> None:
+    sha256, ref = put(store, base, tmp_path / "v", "lorry")
+    theirs = put(store, base, tmp_path / "w", "lorry", scope="a_theirs")
+    await chat(texts, *theirs, base)
+    async with texts.open(sha256, ref, base):
+        await texts.forget(ref.scope)
+        assert len(list((tmp_path / "texts").iterdir())) == 2, "it is in use"
+    assert len(list((tmp_path / "texts").iterdir())) == 1
+    await texts.forget(ref.scope)
+    fetched = len(store.fetched)
+    await chat(texts, *theirs, base)
+    assert len(store.fetched) == fetched, "another adapter's equal text stays"
+
+
 async def test_a_fetch_that_fails_leaves_no_file(
     texts: VersionTexts, store: CountingStore, base: Path, tmp_path: Path
 ) -> None:

@@ -15,8 +15,7 @@ from lorry.errors import InvalidRequest
 def create_tenant(tenant: str, display_name: str = "", *, weight: int | None = None) -> Unary[pb.Tenant]:
     """Raises AlreadyExists where the name is taken; a name is never used again. ``weight``: as ``update_tenant``'s,
     None is 1."""
-    if weight == 0:  # which on the wire is none
-        raise InvalidRequest.field("weight", "0; give 1 to 100, or none")
+    _check(weight)
     request = pb.CreateTenantRequest(
         tenant_id=tenant, display_name=display_name, request_id=new_request_id(), weight=weight or 0
     )
@@ -56,11 +55,18 @@ def update_tenant(
     if import_prefixes is not None:
         changed.import_prefixes.extend(import_prefixes)
         mask.paths.append("import_prefixes")
+    _check(weight)
     if weight is not None:
         changed.weight = weight
         mask.paths.append("weight")
     request = pb.UpdateTenantRequest(tenant=changed, update_mask=mask)
     return TENANTS.unary("UpdateTenant", request, pb.Tenant, repeatable=not etag)
+
+
+def _check(weight: int | None) -> None:
+    """Of what has no place on the wire, or means none there, the server would never hear."""
+    if weight is not None and not 1 <= weight <= 100:
+        raise InvalidRequest.field("weight", f"{weight}; give 1 to 100")
 
 
 __all__ = ["create_tenant", "get_tenant", "list_tenants", "update_tenant"]

@@ -81,8 +81,8 @@ async def purged_after(session: AsyncSession, adapter_id: str, limit: int) -> Se
     return (await session.execute(query.where(Adapter.id > adapter_id, Adapter.purged_at.is_not(None)))).scalars().all()
 
 
-async def purged_one(session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str) -> Adapter:
-    """Locked until the transaction ends: its receipt may be written to by several processes at once."""
+async def locked(session: AsyncSession, tenant: VerifiedTenantId, adapter_id: str) -> Adapter:
+    """Until the transaction ends nobody else changes it: several processes may add to its receipt at once."""
     query = select(Adapter).where(Adapter.tenant_id == tenant, Adapter.id == adapter_id).with_for_update()
     return (await session.execute(query.execution_options(populate_existing=True))).scalar_one()
 
@@ -92,9 +92,9 @@ __all__ = [
     "destroy",
     "due_for_purge",
     "lock_content",
+    "locked",
     "others_have",
     "purged_after",
     "purged_of",
-    "purged_one",
     "versions_of",
 ]

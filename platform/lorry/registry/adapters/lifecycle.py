@@ -151,12 +151,14 @@ class LifecycleService:
             await changes.record(session, Change(Kind.ADAPTER, row.id))
         dropped = await self._replicas.forget(AdapterKey(AdapterDigest(sha256), AdapterScope(row.id)))
         async with self._database.write() as session:
-            row = await repository.open_adapter(session, tenant, name.adapter, deleted=True)
-            row.purge_receipt = {"replicas": with_dropped((row.purge_receipt or {}).get("replicas", {}), dropped)}
+            row = await content.locked(session, tenant, row.id)
+            receipt = dict(row.purge_receipt or {})
+            row.purge_receipt = receipt | {"replicas": with_dropped(receipt.get("replicas", {}), dropped)}
 
     async def _finish(self, caller: Caller, name: AdapterName, tenant: VerifiedTenantId) -> Adapter:
         async with self._database.write() as session:
             row = await repository.open_adapter(session, tenant, name.adapter, deleted=True)
+            row = await content.locked(session, tenant, row.id)
             if row.purged_at is None:
                 receipt = dict(row.purge_receipt or {"replicas": {}})
                 receipt["versions"] = [
@@ -179,6 +181,7 @@ class LifecycleService:
     ) -> tuple[VerifiedTenantId, Adapter]:
         _, tenant = await open_tenant(session, caller, name.tenant)
         row = await repository.open_adapter(session, tenant, name.adapter, deleted=True)
+        row = await content.locked(session, tenant, row.id)
         check_etag(etag, adapter_etag(row))
         return tenant, row
 
