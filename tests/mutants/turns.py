@@ -29,7 +29,7 @@ GUARDS = (
         TURNS,
         "        self._put(tenant, weight, at if peers is None else max(at, peers.last))\n",
         "        self._put(tenant, weight, at)\n",
-        (f"{TESTS}::test_of_equal_weights_the_one_served_longest_ago_is_next",),
+        (f"{TESTS}::test_who_comes_is_behind_its_equals",),
     ),
     Guard(
         "light_tenants_get_apart",

@@ -97,6 +97,16 @@ def serve(turns: Turns, count: int, able: set[TenantId] | None = None) -> list[T
     return found
 
 
+def test_who_comes_is_behind_its_equals() -> None:
+    """Also behind one that its turn has put more than a stride behind the global pass."""
+    turns, (one, other) = ready(1, 1)
+    assert serve(turns, 2) == [one, other]
+    late = TenantId("late")
+    turns.began(late, 1)
+    turns.join(late)
+    assert turns.order() == [one, other, late]
+
+
 @given(OPS)
 def test_the_order_is_the_models(ops: list[tuple[str, int, int]]) -> None:
     turns, model = Turns(), Model()
