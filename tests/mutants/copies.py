@@ -122,15 +122,15 @@ GUARDS = (
     Guard(
         "a_purge_of_another_is_followed_until_it_is_done",
         FOLLOWING,
-        "        dropped = await self._changed(log)\n",
-        "        self._epoch = epoch\n        dropped = await self._changed(log)\n",
+        "            self._pending.add(row.id)\n",
+        "",
         (f"{FOLLOWS}::test_an_engine_that_does_not_answer_is_asked_again[sqlite]",),
     ),
     Guard(
         "who_starts_looks_through_all_that_was_purged",
         FOLLOWING,
-        "        if known is None:\n            return await self._all(whole=False)\n",
-        "        if known is None:\n            self._epoch = 1 << 40\n            return 0\n",
+        "        if known is None:\n            dropped = await self._all(False, errors)\n",
+        "        if known is None:\n            self._epoch, dropped = 1 << 40, 0\n",
         (f"{FOLLOWS}::test_who_was_away_follows_when_it_is_back[sqlite]",),
     ),
     Guard(
@@ -150,22 +150,22 @@ GUARDS = (
     Guard(
         "what_came_back_goes_again",
         FOLLOWING,
-        "        if looking:\n",
-        "        if False:\n",
+        "                if looking:\n",
+        "                if False:\n",
         (f"{FOLLOWS}::test_what_came_back_goes_again[sqlite]",),
     ),
     Guard(
         "one_that_cannot_be_forgotten_holds_up_no_other",
         FOLLOWING,
-        "                first = first or error\n",
+        "                errors.append(error)\n",
         "                raise\n",
         (f"{FOLLOWS}::test_one_that_cannot_be_forgotten_holds_up_no_other[sqlite]",),
     ),
     Guard(
         "what_could_not_be_noted_is_noted_later",
         FOLLOWING,
-        " or row.id in self._unnoted",
-        "",
+        "        scope = AdapterScope(adapter.id)\n",
+        "        scope = AdapterScope(adapter.id)\n        self._unnoted.pop(adapter.id, None)\n",
         (f"{FOLLOWS}::test_what_could_not_be_noted_is_noted_by_the_next_round[sqlite]",),
     ),
     Guard(

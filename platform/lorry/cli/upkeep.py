@@ -8,7 +8,7 @@ import math
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -38,26 +38,23 @@ class Epochs(Protocol):
 
 async def purging(lifecycle: LifecycleService) -> None:
     """Until it is cancelled."""
-    while True:
-        try:
-            await lifecycle.purge_due()
-        except LorryError as error:
-            _log.warning("what is due to be purged cannot be looked up: %s", error)
-        except Exception:  # tried again next time
-            _log.exception("what is due to be purged could not be")
-        await asyncio.sleep(PURGE_S)
+    await _every(PURGE_S, lifecycle.purge_due, "what is due to be purged could not be")
 
 
 async def following(purges: PurgeFollower) -> None:
     """Until it is cancelled."""
+    await _every(FOLLOW_S, purges.follow, "what was purged is not forgotten here yet")
+
+
+async def _every(seconds: float, step: Callable[[], Awaitable[object]], failed: str) -> None:
     while True:
         try:
-            await purges.follow()
+            await step()
         except LorryError as error:
-            _log.warning("what others purged is not forgotten here yet: %s", error)
+            _log.warning("%s: %s", failed, error)
         except Exception:  # tried again next time
-            _log.exception("what others purged could not be forgotten here")
-        await asyncio.sleep(FOLLOW_S)
+            _log.exception("%s", failed)
+        await asyncio.sleep(seconds)
 
 
 async def reporting(

@@ -10,6 +10,7 @@ from lorry.api.v1 import tenant_admin_pb2 as pb
 from lorry.client.admin.names import new_request_id, tenant_name
 from lorry.client.prepared import PAGE_SIZE, TENANTS, Paged, Unary
 from lorry.errors import InvalidRequest
+from lorry.request import WEIGHT_MAX
 
 
 def create_tenant(tenant: str, display_name: str = "", *, weight: int | None = None) -> Unary[pb.Tenant]:
@@ -65,8 +66,8 @@ def update_tenant(
 
 def _check(weight: int | None) -> None:
     """Of what has no place on the wire, or means none there, the server would never hear."""
-    if weight is not None and not 1 <= weight <= 100:
-        raise InvalidRequest.field("weight", f"{weight}; give 1 to 100")
+    if weight is not None and not 1 <= weight <= WEIGHT_MAX:
+        raise InvalidRequest.field("weight", f"{weight}; give 1 to {WEIGHT_MAX}")
 
 
 __all__ = ["create_tenant", "get_tenant", "list_tenants", "update_tenant"]

@@ -16,7 +16,7 @@ from lorry.ids import AdapterDigest, AdapterKey, AdapterScope
 from lorry.registry import audit
 from lorry.registry.adapters import content
 from lorry.registry.adapters.lifecycle import Purged, Replicas, of_the_system, with_dropped
-from lorry.registry.changes import Kind, Logged, current_epoch, read_after
+from lorry.registry.changes import Kind, current_epoch, read_after
 from lorry.registry.db.engine import Database
 from lorry.registry.db.tables import Adapter
 
@@ -49,35 +49,43 @@ class PurgeFollower:
         self._rounds = 0
         self._epoch: int | None = None
         """Everything that was purged up to it is forgotten; None before the first round has ended."""
+        self._pending: set[str] = set()
+        """Adapters that could not be forgotten, or noted, yet: each round tries them again."""
         self._unnoted: dict[str, dict[str, dict[str, Any]]] = {}
         """What was dropped and is on no receipt yet, by adapter and replica."""
 
     async def follow(self) -> int:
-        """Of how many adapters something was dropped and noted. One that cannot be forgotten now holds up no other; its
-        error is raised at the end, and the next round begins where this one did."""
-        known, looking = self._epoch, self._rounds % AGAIN == 0
+        """Of how many adapters something was dropped and noted. One that cannot be forgotten now holds up no other: its
+        error is raised at the end, and the next round tries it again."""
+        known, looking, errors = self._epoch, self._rounds % AGAIN == 0, list[LorryError]()
         self._rounds += 1
         if known is None:
-            return await self._all(whole=False)
-        epoch, log = await self._database.of_one_moment(partial(read_after, epoch=known, limit=BATCH))
-        if epoch < known or len(log) == BATCH or (log and log[0].epoch != known + 1):
-            return await self._all(whole=True)  # too many, or a registry that was set back to what it was
-        dropped = await self._changed(log)
-        if looking:
-            dropped += await self._all(whole=False)
-        elif log:
-            self._epoch = log[-1].epoch
+            dropped = await self._all(False, errors)
+        else:
+            epoch, log = await self._database.of_one_moment(partial(read_after, epoch=known, limit=BATCH))
+            if epoch < known or len(log) == BATCH or (log and log[0].epoch != known + 1):
+                dropped = await self._all(True, errors)  # too many, or a registry that was set back to what it was
+            else:
+                changed = {one.subject for one in log if one.kind == Kind.ADAPTER}
+                dropped = await self._changed(sorted(changed | self._pending), errors)
+                self._epoch = epoch
+                if looking:
+                    dropped += await self._all(False, errors)
+        if errors:
+            raise errors[0]
         return dropped
 
-    async def _changed(self, log: Sequence[Logged]) -> int:
-        changed, dropped = sorted({one.subject for one in log if one.kind == Kind.ADAPTER}), 0
-        for start in range(0, len(changed), _PAGE):
+    async def _changed(self, ids: Sequence[str], errors: list[LorryError]) -> int:
+        dropped = 0
+        for start in range(0, len(ids), _PAGE):
+            batch = ids[start : start + _PAGE]
             async with self._database.read() as session:
-                found = await content.purged_of(session, changed[start : start + _PAGE])
-            dropped += await self._forget(found)
+                found = await content.purged_of(session, batch)
+            self._pending.difference_update(batch)
+            dropped += await self._forget(found, errors)
         return dropped
 
-    async def _all(self, whole: bool) -> int:
+    async def _all(self, whole: bool, errors: list[LorryError]) -> int:
         """All that was ever purged: of it what an engine says that it has, or ``whole``, since engines may have cached
         keys and values alone of what they do not name."""
         async with self._database.read() as session:
@@ -92,18 +100,18 @@ class PurgeFollower:
             last = page[-1].id
             if not whole:
                 scopes = {one.scope for one in await self._engines.held([AdapterScope(row.id) for row in page])}
-                page = [row for row in page if row.id in scopes or row.id in self._unnoted]
-            dropped += await self._forget(page)
+                page = [row for row in page if row.id in scopes]
+            dropped += await self._forget(page, errors)
 
-    async def _forget(self, adapters: Sequence[Adapter]) -> int:
-        count, first = 0, None
+    async def _forget(self, adapters: Sequence[Adapter], errors: list[LorryError]) -> int:
+        count = 0
         for row in adapters:
+            self._pending.add(row.id)
             try:
                 count += await self._forget_one(row)
+                self._pending.discard(row.id)
             except LorryError as error:
-                first = first or error
-        if first is not None:
-            raise first
+                errors.append(error)
         return count
 
     async def _forget_one(self, adapter: Adapter) -> bool:
