@@ -58,14 +58,17 @@ class Site:
         )
         return MultiLora(made.shrink, second)
 
-    def batch(self, tokens: int, *, sliced: bool = False, size: float = 1.0, seed: int = 1) -> tuple[Tensor, Tensor]:
-        """x and y; ``sliced``: out of larger buffers that are NaN around them."""
+    def batch(
+        self, tokens: int, *, sliced: bool = False, size: float = 1.0, seed: int = 1, wide: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """x and y; ``sliced``: out of larger buffers that are NaN around them; ``wide``: y is float32, as logits."""
         generator = torch.Generator().manual_seed(seed)
         made = []
-        for width, factor in ((self.k, size), (sum(self.widths), 1.0)):
-            values = (torch.randn(tokens, width, generator=generator) * factor).to(self.dtype)
+        kinds = (self.dtype, torch.float32 if wide else self.dtype)
+        for width, factor, dtype in zip((self.k, sum(self.widths)), (size, 1.0), kinds, strict=True):
+            values = (torch.randn(tokens, width, generator=generator) * factor).to(dtype)
             if sliced:
-                whole = torch.full((tokens + 2, width + 48), float("nan"), dtype=self.dtype)
+                whole = torch.full((tokens + 2, width + 48), float("nan"), dtype=dtype)
                 whole[1 : tokens + 1, 16 : 16 + width] = values
                 values = whole[1 : tokens + 1, 16 : 16 + width]
             made.append(values)

@@ -33,6 +33,7 @@ VALUES: dict[str, Sequence[Any]] = {
     "sliced": (False, True),
     "shared": (False, True),
     "size": (1.0, 100.0),
+    "wide": (False, True),
 }
 
 
@@ -77,7 +78,7 @@ def check(case: Case) -> None:
         shared=case["shared"],
         extras=case["extras"],
     )
-    x, y = made.batch(case["tokens"], sliced=case["sliced"], size=case["size"])
+    x, y = made.batch(case["tokens"], sliced=case["sliced"], size=case["size"], wide=case["wide"])
     before = y.clone()
     want = made.reference(slots, x, y)
     block_n = 4096 if max(case["widths"]) > 576 else None
@@ -104,12 +105,13 @@ def cases(names: Sequence[str]) -> list[Case]:
     return [{key: case[key] for key in VALUES} for case in made]
 
 
-SMALL = ("mix", "pool", "dtype", "phase", "scale", "extras", "sliced", "shared", "size")
+SMALL = ("mix", "pool", "dtype", "phase", "scale", "extras", "sliced", "shared", "size", "wide")
 """Pairs of these, each k, width and number of tokens several times; all pairs are in the soak."""
 
 
 def long_cases() -> Iterator[Case]:
     rest = {"k": 64, "pool": "to 64", "scale": 0.5, "extras": "all", "sliced": True, "shared": False, "size": 1.0}
+    rest |= {"wide": False}
     for tokens, mix, phase in (
         (255, "skewed", "decode"),
         (256, "interleaved", "decode"),
@@ -148,6 +150,24 @@ def test_an_adapter_with_gain_and_no_lora_here() -> None:
     want = made.reference(slots, x, y)
     assert not torch.equal(want[0], y[0].double())
     close(made.run("decode", slots, x, y), want, torch.float32)
+
+
+@pytest.mark.parametrize("extras", ["none", "all"])
+def test_logits_in_float32_are_not_rounded_to_the_adapters_type(extras: str) -> None:
+    """Some are 300 and more, where float16 has no quarters."""
+    made = site(64, (80,), 4, 2, lambda slot, s: 20, torch.float16, extras=extras)
+    slots = [0, 3, -1, 1, 0]
+    x, y = made.batch(len(slots), wide=True)
+    y += 300.0
+    before, want = y.clone(), made.reference(slots, x, y)
+    made.run("decode", slots, x, y)
+    assert y.dtype == torch.float32
+    assert torch.equal(y[2], before[2])
+    changed = [row for row, slot in enumerate(slots) if slot >= 0]
+    error = float((y.double() - want)[changed].abs().max())
+    rounded = float((want.half().double() - want)[changed].abs().max())
+    assert error < 4e-3
+    assert rounded > 10 * error or rounded > 0.05, "float16 would do here"
 
 
 def test_nothing_is_launched_without_a_routing(monkeypatch: pytest.MonkeyPatch) -> None:

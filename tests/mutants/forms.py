@@ -24,6 +24,27 @@ GUARDS = (
         (ALL_KINDS,),
     ),
     Guard(
+        "an_emptied_slot_has_no_head",
+        "platform/lorry/layers/slot_tables.py",
+        "        self.head.clear(slot)\n",
+        "",
+        (ALL_KINDS,),
+    ),
+    Guard(
+        "a_fault_reads_nobodys_head",
+        RUNNER,
+        "routing=decode.routing if own else None",
+        "routing=self._decoder.head_routing(inputs.slot) if own else None",
+        (f"{FORMS}::test_another_generation_reads_nobodys_gains_embedding_and_head",),
+    ),
+    Guard(
+        "an_eager_step_adds_lora_to_the_head",
+        RUNNER,
+        "if slot is not None and any(isinstance(",
+        "if slot is None and any(isinstance(",
+        (f"{FORMS}::test_heads_of_an_eager_step_and_of_a_scored_prompt",),
+    ),
+    Guard(
         "a_refused_load_gives_its_room_back",
         ADAPTERS,
         "            self._extras.release(extras)\n            raise\n",
@@ -54,7 +75,7 @@ GUARDS = (
     Guard(
         "rows_with_a_head_of_their_own_do_not_take_the_graphs_logits",
         RUNNER,
-        "if logits is not None and (extras is None or extras.head is None):",
+        "if logits is not None and (extras is None or not isinstance(extras.head, HeadExtras)):",
         "if logits is not None:",
         (f"{FORMS}::test_an_own_head_of_another_vocabulary_is_outside_the_graph",),
     ),

@@ -91,6 +91,7 @@ class Build:
 
     ``kernel`` is the ``@triton.jit`` function; ``signature`` the type of each argument that is no constexpr ("*bf16",
     "*i64", "i32", ...), in the kernel's order; ``divisible`` those whose value, or address, is a multiple of 16.
+    ``kind`` tells builds apart that differ in types alone.
     """
 
     op: str
@@ -100,12 +101,13 @@ class Build:
     divisible: frozenset[str]
     launch: Launch
     expect: Expect = field(default_factory=Expect)
+    kind: str = ""
 
     @property
     def label(self) -> str:
         """Distinct among the builds of one op."""
         values = " ".join(f"{name}={value}" for name, value in sorted(self.constexprs.items()))
-        return f"{self.op} {values} w{self.launch.num_warps} s{self.launch.num_stages}"
+        return f"{self.op} {values} {self.kind}".rstrip() + f" w{self.launch.num_warps} s{self.launch.num_stages}"
 
 
 __all__ = ["ARCHES", "SHAPES", "Build", "Expect", "ModelShape", "SiteShape"]

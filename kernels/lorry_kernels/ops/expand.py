@@ -199,17 +199,18 @@ def expand(
     plan: ExpandPlan,
     vectors: SiteVectors | None = None,
 ) -> None:
-    """y[t] += scale[slot, s] * B[slot, s] h, in place, with h the sum of the planes' rows rounded to y's type.
+    """y[t] += scale[slot, s] * B[slot, s] h, in place, with h the sum of the planes' rows rounded to the plan's type.
 
-    y ``[T, sum N_s]`` (rows may be strided) and arena ``[E]`` of the plan's dtype; planes as ``shrink`` wrote them;
-    b_offset int64 ``[slots, slices, blocks]``, elements of the arena, each a multiple of 128 bytes, -1 from a slot's
-    end on; scale float32 ``[slots, slices]``. With ``vectors``, where the slot has them: ``y = gain * (y - bias +
-    delta) + bias + addend``, a slot without LoRA here included. Float32 inside, one rounding. Rows in no tile are not
-    touched. A row's result depends on the row and its slot alone, bit for bit. Raises TypeError or ValueError by the
-    argument's name.
+    y ``[T, sum N_s]`` (rows may be strided) of the plan's dtype, or float32 as logits are; arena ``[E]`` of the plan's
+    dtype; planes as ``shrink`` wrote them; b_offset int64 ``[slots, slices, blocks]``, elements of the arena, each a
+    multiple of 128 bytes, -1 from a slot's end on; scale float32 ``[slots, slices]``. With ``vectors``, where the slot
+    has them: ``y = gain * (y - bias + delta) + bias + addend``, a slot without LoRA here included. Float32 inside,
+    one rounding. Rows in no tile are not touched. A row's result depends on the row and its slot alone, bit for bit.
+    Raises TypeError or ValueError by the argument's name.
     """
     t, device, slices = routing.tokens, routing.order.device, len(plan.widths)
-    need_tensor("y", y, dtype=plan.dtype, shape=(t, plan.columns), device=device, rows=True)
+    kinds = dict.fromkeys((plan.dtype, torch.float32))
+    need_tensor("y", y, dtype=tuple(kinds), shape=(t, plan.columns), device=device, rows=True)
     check_planes(planes, plan.split, plan.a_slices, t, plan.blocks * RANKS, device)
     check_arena(arena, plan.dtype, device)
     check_offsets("b_offset", b_offset, routing.slots, slices, plan.blocks, device)
@@ -313,26 +314,28 @@ _STRIDES = ("stride_slot", "stride_slice", "stride_scale", "stride_gain", "strid
 
 
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
-    """Every site and phase, and the embedding, whose planes are gathered whole, for pools of ranks to 16, 64 and
-    256."""
+    """Every site and phase (the head's y, logits, in float32), and the embedding, whose planes are gathered whole, for
+    pools of ranks to 16, 64 and 256."""
     for phase in PHASES:
         for blocks in POOLS:
             for site in (*shape.sites, shape.head):
                 split = shrink_tiles(phase, arch, site.k, len(site.slices), blocks, 2).split
-                yield _build(site.slices, phase, arch, blocks, split)
+                yield _build(site.slices, phase, arch, blocks, split, wide=site == shape.head)
             yield _build((shape.hidden,), phase, arch, blocks, 1)
 
 
-def _build(widths: Sequence[int], phase: Phase, arch: str, blocks: int, split: int) -> Build:
+def _build(widths: Sequence[int], phase: Phase, arch: str, blocks: int, split: int, *, wide: bool = False) -> Build:
+    """``wide``: y is float32."""
     tiles = expand_tiles(phase, arch, min(widths), blocks)
     return Build(
         "expand",
         _expand,
-        SIGNATURE,
+        {**SIGNATURE, "y": "*fp32", "bias": "*fp32"} if wide else SIGNATURE,  # no bias: y stands there
         _constexprs(widths, blocks, split, 2, tiles),
         frozenset(SIGNATURE) - {*_ANY, *_STRIDES},
         tiles.launch,
         Expect(tensor_cores=True, wide_loads_of=("y", "arena")),
+        kind="y=fp32" if wide else "",
     )
 
 

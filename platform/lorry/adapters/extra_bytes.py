@@ -9,15 +9,18 @@ from collections.abc import Sequence
 
 from lorry.adapters.plan import AdapterPlan, EmbeddingPlan, HeadPlan, ModulePlan
 from lorry.adapters.report import Check
+from lorry.layers.slot_row import CHUNK_RANK, CHUNK_ROWS
 from lorry.layers.spec import DecoderSpec
 
 _VECTOR, _ID = 4, 8
 """Bytes of a float32 and of an int64."""
 
 
-def check_extras(plan: AdapterPlan, spec: DecoderSpec, weight_bytes: int, most: int | None) -> Check | None:
+def check_extras(
+    plan: AdapterPlan, spec: DecoderSpec, weight_bytes: int, most: int | None, *, chunked: bool = False
+) -> Check | None:
     """Row ``extras``, where there are any. ``most``: what the engine holds of all adapters' together."""
-    size = extra_bytes(plan, spec, weight_bytes)
+    size = extra_bytes(plan, spec, weight_bytes, chunked=chunked)
     if not size:
         return None
     what = f"{size} bytes on the device beside rank rows (gains, biases, norms, embedding, head)"
@@ -27,9 +30,10 @@ def check_extras(plan: AdapterPlan, spec: DecoderSpec, weight_bytes: int, most: 
     return Check.fail("extras", f"{what}; this engine holds {most} for all adapters; {remedy}", size, most)
 
 
-def extra_bytes(plan: AdapterPlan, spec: DecoderSpec, weight_bytes: int) -> int:
-    """``weight_bytes``: of an element of a whole matrix. An upper bound: a whole matrix that turns out to be the base's
-    takes nothing."""
+def extra_bytes(plan: AdapterPlan, spec: DecoderSpec, weight_bytes: int, *, chunked: bool = False) -> int:
+    """``weight_bytes``: of an element of a whole matrix. ``chunked``: LoRA on embedding and head as a GPU keeps it, in
+    that type and in whole chunks, not in float32. An upper bound: a whole matrix that turns out to be the base's takes
+    nothing."""
     sizes = spec.norms()
     total = sum(sizes[name] for name in plan.norms) * _VECTOR
     for site in spec.lora_sites():
@@ -40,9 +44,9 @@ def extra_bytes(plan: AdapterPlan, spec: DecoderSpec, weight_bytes: int) -> int:
     whole = {part.weight_tensor for part in (plan.embedding, plan.head) if part is not None} - {None}
     total += len(whole) * vocabulary * spec.hidden * weight_bytes
     if plan.embedding is not None:
-        total += _embedding(plan.embedding, vocabulary, spec.hidden)
+        total += _embedding(plan.embedding, vocabulary, spec.hidden, weight_bytes if chunked else None)
     if plan.head is not None:
-        total += _head(plan.head, vocabulary, spec.hidden)
+        total += _head(plan.head, vocabulary, spec.hidden, weight_bytes if chunked else None)
     return total
 
 
@@ -57,8 +61,16 @@ def _vectors(modules: Sequence[ModulePlan | None], biased: Sequence[bool], outpu
     return (outputs * (gain + addend) + inputs * in_gains) * _VECTOR
 
 
-def _embedding(plan: EmbeddingPlan, vocabulary: int, hidden: int) -> int:
-    total = plan.rank * (vocabulary + hidden) * _VECTOR
+def _low_rank(rank: int, vocabulary: int, hidden: int, chunk_bytes: int | None) -> int:
+    """``chunk_bytes``: of an element of a chunk, None where it is a float32 of the matrix itself."""
+    if chunk_bytes is None:
+        return rank * (vocabulary + hidden) * _VECTOR
+    rows = sum(-(-size // CHUNK_ROWS) * CHUNK_ROWS for size in (vocabulary, hidden))
+    return -(-rank // CHUNK_RANK) * CHUNK_RANK * rows * chunk_bytes
+
+
+def _embedding(plan: EmbeddingPlan, vocabulary: int, hidden: int, chunk_bytes: int | None) -> int:
+    total = _low_rank(plan.rank, vocabulary, hidden, chunk_bytes)
     if plan.magnitude_tensor is not None:
         total += hidden * _VECTOR
     if plan.rows_tensor is not None:
@@ -66,10 +78,10 @@ def _embedding(plan: EmbeddingPlan, vocabulary: int, hidden: int) -> int:
     return total
 
 
-def _head(plan: HeadPlan, vocabulary: int, hidden: int) -> int:
+def _head(plan: HeadPlan, vocabulary: int, hidden: int, chunk_bytes: int | None) -> int:
     total = 0
     if plan.module is not None:
-        total += plan.module.rank * (vocabulary + hidden) * _VECTOR
+        total += _low_rank(plan.module.rank, vocabulary, hidden, chunk_bytes)
         total += _vectors([plan.module], [False], vocabulary, hidden)
     if plan.rows_tensor is not None:
         total += len(plan.token_ids) * (_ID + hidden * _VECTOR)

@@ -74,6 +74,7 @@ def _errors(
         assert isinstance(extras.embedding, EmbeddingExtras), "chunks are for a page arena"
         yield _embedding_error(plan.embedding, extras.embedding, read, base, draw), EMBEDDING
     if plan.head is not None and extras.head is not None:
+        assert isinstance(extras.head, HeadExtras), "chunks are for a page arena"
         yield _head_error(plan.head, extras.head, spec, read, base, draw), HEAD
 
 

@@ -32,11 +32,12 @@ _NOBODY = Watch()
 class Limits:
     """Bounds on an adapter; ``max_rank`` is the largest rank of a module. ``max_extra_bytes``: the most that it may
     take on the device beside its rank rows (None: not bounded here), whose whole matrices have elements of
-    ``weight_bytes``."""
+    ``weight_bytes``, and whose LoRA on embedding and head is in chunks of them where ``chunked_extras``."""
 
     max_rank: int = 256
     max_extra_bytes: int | None = None
     weight_bytes: int = 4
+    chunked_extras: bool = False
     max_added_tokens: int = 65_536
     """Rows of embedding and head beyond the base's: a sparse file can state any number of them."""
 
@@ -135,7 +136,8 @@ class _Run:
         return planned
 
     def _extras(self, plan: AdapterPlan) -> Check | None:
-        return check_extras(plan, self.spec, self.limits.weight_bytes, self.limits.max_extra_bytes)
+        limits = self.limits
+        return check_extras(plan, self.spec, limits.weight_bytes, limits.max_extra_bytes, chunked=limits.chunked_extras)
 
     def _content(self, weights: WeightFiles, planned: Planned) -> AdapterPlan:
         self.watch.stage("content")

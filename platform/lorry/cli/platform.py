@@ -343,7 +343,12 @@ class Platform:
         base_dir = self._settings.base_dir if served else None
         info = self.info
         width = 2 if info.dtype == "bfloat16" else 4  # float16 is widened at load
-        limits = Limits(max_rank=info.max_rank, max_extra_bytes=info.max_extra_bytes, weight_bytes=width)
+        limits = Limits(
+            max_rank=info.max_rank,
+            max_extra_bytes=info.max_extra_bytes,
+            weight_bytes=width,
+            chunked_extras=self._settings.device != "cpu",
+        )
         return await examine_async(folder, base.config, limits, base_dir=base_dir, on_check=on_check)
 
 

@@ -49,10 +49,6 @@ class EmbeddingExtras:
                 yield part
 
 
-CHUNK_ROWS = 8
-"""Rows of a chunk are a multiple of it, so that the next one begins at a multiple of 128 bytes."""
-
-
 @dataclass(frozen=True, slots=True)
 class ChunkedEmbedding:
     """``EmbeddingExtras`` as kernels read it (``lorry_kernels.ops.embedding``). ``weight`` ``[V, H]``, ``a`` ``[blocks,
@@ -109,14 +105,35 @@ class HeadExtras:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkedHead:
+    """``HeadExtras`` over the base's own weight, as kernels read it (``lorry_kernels.ops.lora``): ``a`` ``[blocks, 16,
+    H]`` and ``b`` ``[blocks, V, 16]`` (scale inside; zeros beyond the rank, and rows to a multiple of ``CHUNK_ROWS``)
+    in the device's type; ``gain`` and ``addend`` ``[V]`` float32."""
+
+    a: Tensor | None = None
+    b: Tensor | None = None
+    gain: Tensor | None = None
+    addend: Tensor | None = None
+
+    def tensors(self) -> Iterator[Tensor]:
+        for part in (self.a, self.b, self.gain, self.addend):
+            if part is not None:
+                yield part
+
+    def map(self, of: Callable[[Tensor | None], Tensor | None]) -> ChunkedHead:
+        return ChunkedHead(*map(of, (self.a, self.b, self.gain, self.addend)))
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterExtras:
     """``vectors`` by (layer, site); ``norms`` by the base's tensor name, float32. ``vocabulary``: logits of a row, None
-    where they are the base's. The embedding is chunked for a device with a page arena. Read-only by contract."""
+    where they are the base's. For a device with a page arena the embedding is chunked, and the head where it can be.
+    Read-only by contract."""
 
     vectors: Mapping[tuple[int, Site], SiteVectors] = field(default_factory=dict)
     norms: Mapping[str, Tensor] = field(default_factory=dict)
     embedding: EmbeddingExtras | ChunkedEmbedding | None = None
-    head: HeadExtras | None = None
+    head: HeadExtras | ChunkedHead | None = None
     vocabulary: int | None = None
 
     def tensors(self) -> Iterator[Tensor]:
@@ -154,7 +171,9 @@ class AdapterExtras:
         embedding = self.embedding
         if embedding is not None:
             embedding = embedding.map(of) if isinstance(embedding, ChunkedEmbedding) else _mapped(embedding, of)
-        head = None if self.head is None else _mapped(self.head, of)
+        head = self.head
+        if head is not None:
+            head = head.map(of) if isinstance(head, ChunkedHead) else _mapped(head, of)
         return AdapterExtras(vectors, norms, embedding, head, self.vocabulary)
 
 
@@ -165,4 +184,11 @@ def _mapped(part: P, of: Callable[[Tensor | None], Tensor | None]) -> P:
     return replace(part, **{one.name: of(getattr(part, one.name)) for one in fields(part)})
 
 
-__all__ = ["CHUNK_ROWS", "AdapterExtras", "ChunkedEmbedding", "EmbeddingExtras", "HeadExtras", "SiteVectors"]
+__all__ = [
+    "AdapterExtras",
+    "ChunkedEmbedding",
+    "ChunkedHead",
+    "EmbeddingExtras",
+    "HeadExtras",
+    "SiteVectors",
+]

@@ -51,6 +51,10 @@ class ExtrasArena:
             raise InternalError(f"{tensor.nbytes} bytes at {found} of the extras' arena were not taken there")
         return found
 
+    def element(self, tensor: Tensor) -> int:
+        """``place`` in elements of the tensor's own type."""
+        return self.place(tensor) // tensor.dtype.itemsize
+
     def take(self, like: Tensor) -> Tensor | None:
         """Uninitialised room for a tensor, None where no piece is large enough. First fit."""
         size, begin = _rounded(like.nbytes), 0

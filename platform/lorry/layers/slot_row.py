@@ -20,6 +20,9 @@ ALIGN = 128
 CHUNK_RANK = 16
 """Ranks of one chunk: the smallest depth of a tensor-core product in 16-bit types."""
 
+CHUNK_ROWS = 8
+"""Where chunks of one matrix follow each other, their rows are a multiple of it: the next one is aligned."""
+
 
 @dataclass(frozen=True, slots=True)
 class SiteColumns:
@@ -69,4 +72,4 @@ def largest_chunk_elements(spec: DecoderSpec) -> int:
     return CHUNK_RANK * max(max(site.in_features, *site.out_features) for site in spec.lora_sites())
 
 
-__all__ = ["ALIGN", "CHUNK_RANK", "SiteColumns", "SlotRow", "largest_chunk_elements"]
+__all__ = ["ALIGN", "CHUNK_RANK", "CHUNK_ROWS", "SiteColumns", "SlotRow", "largest_chunk_elements"]

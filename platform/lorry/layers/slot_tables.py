@@ -16,6 +16,7 @@ from lorry.ids import Generation, SlotId
 from lorry.layers.embedding_tables import EmbeddingTables
 from lorry.layers.sites import Site
 from lorry.layers.slot_row import ALIGN, SlotRow
+from lorry.layers.wide_tables import WideTables, put
 
 NO_GENERATION = -1
 """Of an empty slot: no row of a batch carries it."""
@@ -51,6 +52,8 @@ class SlotTables:
         """int64 ``[slots]`` by the base's tensor name, strided."""
         self.embedding = EmbeddingTables(row.blocks, slots, device)
         """Filled before ``publish``; ``clear`` empties it too."""
+        self.head = WideTables(row.blocks, slots, device)
+        """As ``embedding``."""
 
     def _views(self, layer: int, site: Site) -> SiteTables:
         at = self._row.sites[layer, site]
@@ -101,8 +104,8 @@ class SlotTables:
                 f"{sizes[over][0]}, past its page of {page_bytes}; nothing was published"
             )
         # The generation goes last: on one stream nothing can run between, and a reader that compares it has the row.
-        self._put(self._offsets[slot], torch.from_numpy(offsets))
-        self._put(self._scales[slot], torch.from_numpy(scales))
+        put(self._offsets[slot], torch.from_numpy(offsets))
+        put(self._scales[slot], torch.from_numpy(scales))
         self.generation[slot : slot + 1].fill_(generation)
 
     def clear(self, slot: SlotId) -> None:
@@ -110,13 +113,12 @@ class SlotTables:
         self.generation[slot : slot + 1].fill_(NO_GENERATION)
         self._offsets[slot].fill_(-1)
         self._scales[slot].zero_()
-        self.embedding.clear(slot)
+        self.clear_wide(slot)
 
-    def _put(self, target: Tensor, source: Tensor) -> None:
-        """torch's allocator of pinned memory keeps the staging block until the stream has read it."""
-        if target.is_cuda:
-            source = source.pin_memory()
-        target.copy_(source, non_blocking=True)
+    def clear_wide(self, slot: SlotId) -> None:
+        """What was filled before ``publish``."""
+        self.embedding.clear(slot)
+        self.head.clear(slot)
 
 
 __all__ = ["NO_GENERATION", "SiteTables", "SlotTables"]

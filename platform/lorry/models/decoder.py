@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lorry.layers.adapted import Adapted, ExtraRows, adapted_logits
+from lorry.layers.extras import HeadExtras
 from lorry.layers.kv import KVView
 from lorry.layers.linear import LinearMethod, make_linear, packing_available
 from lorry.layers.sites import SITE_SLICES, Site, module_name
@@ -135,7 +136,9 @@ class Decoder:
             if (norm := part.extras.norms.get(FINAL_NORM)) is not None
         ]
         x = self._norm_rows(hidden, self._norm, norms)
-        heads = [(slice(part.begin, part.end), part.extras.head) for part in own if part.extras.head is not None]
+        heads = [
+            (slice(part.begin, part.end), head) for part in own if isinstance(head := part.extras.head, HeadExtras)
+        ]
         if not heads:
             return self._head(x)
         parts = [adapted_logits(x[rows], extras, self._head) for rows, extras in heads]

@@ -37,14 +37,15 @@ class OwnEmbedding:
         out = torch.empty(len(ids), self._weight.shape[1], dtype=self._weight.dtype, device=ids.device)
         matrices = OwnMatrices(arena.elements, tables.weight, tables.ids)
         single = OwnRows(arena.maps, tables.row_of, tables.ids, arena.vectors, tables.rows)
-        gains = SiteVectors(arena.vectors, tables.gain, tables.addend)
+        lora = tables.lora
+        gains = SiteVectors(arena.vectors, lora.gain, lora.addend)
         for rows, routing in routed:
             own, y = ids[rows], out[rows]
             planes = workspaces.elements[routing.phase][: len(own) * self._rank].view(1, 1, -1, self._rank)
             embed(own, self._weight, y, routing, matrices)
-            embedding_planes(own, arena.elements, tables.a, tables.ids, routing, planes)
+            embedding_planes(own, arena.elements, lora.a, tables.ids, routing, planes)
             plan = self._plans[routing.phase]
-            expand(y, planes, arena.elements, tables.b, tables.scale, routing, plan, gains)
+            expand(y, planes, arena.elements, lora.b, lora.scale, routing, plan, gains)
             replace_rows(y, own, routing, single)
         return out
 

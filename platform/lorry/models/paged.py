@@ -2,9 +2,9 @@
 
 The host decides which parts there are and how many rows; everything else is read on the device when the kernels run, so
 that a decode step can be captured in a CUDA graph. Rows of adapters read the slot tables: LoRA, gains, addends, norms,
-and, where the caller says that some row may have one (``Beside``), input gains and embeddings. A head of an adapter's
-own is in no table: it may have another vocabulary, and so another shape of answer. ``logits`` is handed it, outside any
-graph, with what ``hidden`` answered.
+and, where the caller says that some row may have one, input gains, embeddings and LoRA on the head. A head that is a
+matrix of its own is in no table: it may have another vocabulary, and so another shape of answer. ``logits`` is handed
+it, outside any graph, with what ``hidden`` answered.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lorry.layers.adapted import ExtraRows, adapted_logits
+from lorry.layers.extras import HeadExtras
 from lorry.layers.extras_arena import ExtrasArena
 from lorry.layers.linear import PlainLinear
 from lorry.layers.page_arena import PageArena
@@ -25,6 +26,7 @@ from lorry.layers.slot_tables import SlotTables
 from lorry.layers.spec import EMBEDDING, FINAL_NORM, HEAD, DecoderSpec
 from lorry.models.fused import joined
 from lorry.models.own_embedding import OwnEmbedding
+from lorry.models.own_head import OwnHead
 from lorry.models.rope import rotary_frequencies
 from lorry.models.site_lora import Routed, SiteLora, Workspaces
 from lorry_kernels.cpu import rotary_tables
@@ -146,6 +148,7 @@ class PagedDecoder:
         self._embedding = tensors[EMBEDDING]
         self._own_embedding = OwnEmbedding(self._embedding, tables.embedding, extras, blocks)
         self._head = PlainLinear(tensors[HEAD])
+        self._own_head = OwnHead(spec.hidden, spec.vocabulary, tables.head, extras, blocks, self.dtype)
         self._final_norm = tensors[FINAL_NORM]
         self._layers = [self._layer(tensors, layer) for layer in range(spec.layers)]
         self._lora = {site: SiteLora(spec, site, blocks, self.dtype, self._device) for site in Site}
@@ -202,26 +205,31 @@ class PagedDecoder:
             added = self._linear(index, layer, Site.DOWN, silu_mul(gate_up), batch, workspaces)
         return residual if added is None else residual.add_(added)
 
-    def logits(self, hidden: Tensor, slot: Tensor | None, own: Sequence[ExtraRows] = ()) -> Tensor:
-        """Rows of ``hidden`` -> float32 ``[R, V]``, with ``slot`` int32 ``[R]`` of each. All have one V.
+    def head_routing(self, slot: Tensor) -> Routing:
+        """For ``logits`` of rows with ``slot`` int32 ``[R]``, as this step routed them."""
+        return self._own_head.routing(slot, self._tables.generation)
+
+    def logits(
+        self, hidden: Tensor, slot: Tensor | None, own: Sequence[ExtraRows] = (), routing: Routing | None = None
+    ) -> Tensor:
+        """Rows of ``hidden`` -> float32 ``[R, V]``, with ``slot`` int32 ``[R]`` of each. All have one V. ``own``: of
+        those whose head is a matrix of their own, outside a graph; ``routing`` of the rows, for decode, where one may
+        have a head that is LoRA on the base's.
 
         Not rounded to the weights' type: in bfloat16 the likeliest ids often tie, and logprobs are off by some 0.1.
         """
         x = rms_norm(hidden, self._final_norm, self.spec.rms_norm_eps, own=self._own_norm(FINAL_NORM, slot))
-        heads = [part for part in own if part.extras.head is not None]
-        if not heads:
-            return self._head.product(x)
-        wide = x.float()
-        parts = {
-            part.begin: adapted_logits(wide[part.begin : part.end], part.extras.head, self._head)
-            for part in heads
-            if part.extras.head is not None
-        }
-        if sum(len(part) for part in parts.values()) == len(x):
+        parts: dict[int, Tensor] = {}
+        for part in own:
+            if isinstance(head := part.extras.head, HeadExtras):
+                parts[part.begin] = adapted_logits(x[part.begin : part.end].float(), head, self._head)
+        if parts and sum(map(len, parts.values())) == len(x):
             return torch.cat([parts[begin] for begin in sorted(parts)])
-        found = self._head.product(wide)
-        for begin, part in parts.items():
-            found[begin : begin + len(part)] = part
+        found = self._head.product(x)
+        for begin, logits in parts.items():
+            found[begin : begin + len(logits)] = logits
+        if routing is not None:
+            self._own_head(found, x, routing)
         return found
 
     def _embed(self, batch: PagedBatch, workspaces: Workspaces) -> Tensor:

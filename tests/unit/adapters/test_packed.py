@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lorry.adapters.extra_bytes import extra_bytes
 from lorry.adapters.image.build import DeviceImage, build_image
 from lorry.adapters.image.packed import PackedImage, PageLayout, build_packed, word_sums
 from lorry.adapters.image.placing import place
@@ -21,7 +22,7 @@ from lorry.adapters.validate import validate_directory
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest
 from lorry.layers.base_tensors import BaseTensors
-from lorry.layers.extras import ChunkedEmbedding, EmbeddingExtras
+from lorry.layers.extras import ChunkedEmbedding, ChunkedHead, EmbeddingExtras, HeadExtras
 from lorry.layers.slot_row import ALIGN, CHUNK_RANK, SlotRow, largest_chunk_elements
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
@@ -37,6 +38,8 @@ KINDS = {
     "IA3": VOCABULARY_KINDS["ia3 head"],
     "whole matrices and norms": VOCABULARY_KINDS["head, embedding and norms"],
     "tokens": VOCABULARY_KINDS["tokens"],
+    "biased head": VOCABULARY_KINDS["lora_bias head"],
+    "an IA3 head's input": VOCABULARY_KINDS["ia3 head's input"],
 }
 
 
@@ -142,10 +145,39 @@ def test_the_arena_holds_the_adapter(
     assert used == 2 * sum(-(-module.rank // CHUNK_RANK) for module in made[name][1].modules.values())
     whole_matrices = wanted.extras is not None and (wanted.extras.embedding or wanted.extras.head) is not None
     assert (packed.extras is not None) == whole_matrices
+    stated = extra_bytes(made[name][1], spec, packed.dtype.itemsize, chunked=True)
+    assert packed.extra_bytes <= stated + ALIGN * len(list(packed.extras.tensors() if packed.extras else ()))
     if packed.extras is not None and wanted.extras is not None:
         assert (packed.extras.embedding is None) == (wanted.extras.embedding is None)
         assert packed.extras.vocabulary == wanted.extras.vocabulary
         check_embedding(packed.extras.embedding, wanted.extras.embedding)
+        check_head(packed.extras.head, wanted.extras.head, plain=wanted.extras.vocabulary is None)
+
+
+def check_head(packed: HeadExtras | ChunkedHead | None, wanted: HeadExtras | ChunkedHead | None, plain: bool) -> None:
+    """In chunks where the kernels can add it to the base's."""
+    assert (packed is None) == (wanted is None)
+    if packed is None:
+        return
+    assert isinstance(wanted, HeadExtras)
+    plain = plain and wanted.weight is None and wanted.rows is None and wanted.in_gain is None
+    assert isinstance(packed, ChunkedHead) == plain
+    names = ("gain", "addend") if plain else [one.name for one in fields(HeadExtras)]
+    for name in names:
+        found, want = getattr(packed, name), getattr(wanted, name)
+        assert (found is None) == (want is None), name
+        assert found is None or torch.equal(found, want)
+    if plain:
+        assert (packed.a is None) == (packed.b is None) == (wanted.a is None)
+    if plain and packed.a is not None and packed.b is not None and wanted.a is not None and wanted.b is not None:
+        rank, ids = wanted.b.shape
+        a, b = packed.a.flatten(0, 1), packed.b.transpose(0, 1).flatten(1)
+        assert packed.a[0].nbytes % ALIGN == packed.b[0].nbytes % ALIGN == 0
+        assert torch.equal(a[:rank], wanted.a)
+        assert torch.equal(b[:ids, :rank], wanted.b.T)
+        assert not a[rank:].any()
+        assert not b[:, rank:].any()
+        assert not b[ids:].any()
 
 
 def check_embedding(

@@ -28,9 +28,15 @@ from lorry.adapters.plan import AdapterPlan, ModulePlan
 from lorry.adapters.shards import WeightFiles
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest
-from lorry.layers.extras import CHUNK_ROWS, AdapterExtras, ChunkedEmbedding, EmbeddingExtras
+from lorry.layers.extras import (
+    AdapterExtras,
+    ChunkedEmbedding,
+    ChunkedHead,
+    EmbeddingExtras,
+    HeadExtras,
+)
 from lorry.layers.extras_arena import arena_bytes
-from lorry.layers.slot_row import CHUNK_RANK, SlotRow
+from lorry.layers.slot_row import ALIGN, CHUNK_RANK, CHUNK_ROWS, SlotRow
 from lorry.layers.spec import DecoderSpec
 
 
@@ -159,7 +165,7 @@ class _Packing:
             if extras.embedding is not None:
                 assert isinstance(extras.embedding, EmbeddingExtras)
                 embedding = self._chunked(extras.embedding, extras.vocabulary or self._source.spec.vocabulary)
-            whole = AdapterExtras({}, {}, embedding, extras.head, extras.vocabulary)
+            whole = AdapterExtras({}, {}, embedding, self._head(extras), extras.vocabulary)
         extra_bytes = arena_bytes(whole)
         return PackedImage(
             digest=self._source.digest,
@@ -191,6 +197,25 @@ class _Packing:
             a, b = (keep(_chunks(matrix), dtype) for matrix in (a, b.T))
         row_of = None if own.row_of is None else keep(own.row_of, torch.int32)
         return ChunkedEmbedding(ids, weight, a, b, own.gain, row_of, own.rows)
+
+    def _head(self, extras: AdapterExtras) -> HeadExtras | ChunkedHead | None:
+        """In chunks where it is the base's with LoRA, a gain or an addend. What has a matrix, rows or an input of its
+        own, or another vocabulary, stays as it is: it is multiplied as a whole."""
+        own = extras.head
+        if not isinstance(own, HeadExtras) or extras.vocabulary not in (None, self._source.spec.vocabulary):
+            return own
+        if own.weight is not None or own.rows is not None or own.in_gain is not None:
+            return own
+        if self._source.spec.hidden * CHUNK_RANK * self._layout.dtype.itemsize % ALIGN:
+            return own  # chunks of A, one after the other, would not be aligned
+        a = b = None
+        if own.a is not None and own.b is not None:
+            if own.a.shape[0] > self._layout.row.blocks * CHUNK_RANK:
+                most = self._layout.row.blocks * CHUNK_RANK
+                raise self._source.failed(f"the head has rank {own.a.shape[0]}, over {most}")
+            keep, dtype = self._source.keep, self._layout.dtype
+            a, b = keep(_chunks(own.a.T).transpose(1, 2)[..., : own.a.shape[1]], dtype), keep(_chunks(own.b.T), dtype)
+        return ChunkedHead(a, b, own.gain, own.addend)
 
     def _low_rank(self) -> Iterator[_Piece]:
         """Chunks of every module that has factors. They are read one module at a time, when its first one is filled."""

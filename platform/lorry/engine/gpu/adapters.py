@@ -22,7 +22,7 @@ from lorry.engine.gpu.pages import PageMap
 from lorry.engine.slot_table import SlotTable
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterKey, ChunkId, Generation, SlotId
-from lorry.layers.extras import AdapterExtras, ChunkedEmbedding
+from lorry.layers.extras import AdapterExtras, ChunkedEmbedding, ChunkedHead
 from lorry.layers.extras_arena import ExtrasArena, arena_bytes
 from lorry.layers.sites import SITE_SLICES, Site
 from lorry.layers.slot_row import SlotRow
@@ -100,7 +100,7 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
         try:
             self._fill(load, image, places, extras, step)
         except BaseException:  # half an adapter is never left, after an interrupt neither
-            self.tables.embedding.clear(load.slot)
+            self.tables.clear_wide(load.slot)
             self._extras.release(extras)
             raise
 
@@ -171,10 +171,14 @@ class DeviceAdapters(SlotTable[DeviceSlot]):
                 self._point(slot, self._slots[slot].extras)
 
     def _point(self, slot: SlotId, extras: AdapterExtras | None) -> None:
-        embedding = None if extras is None else extras.embedding
+        if extras is None:
+            return
+        embedding, head = extras.embedding, extras.head
         if embedding is not None:
             assert isinstance(embedding, ChunkedEmbedding)
             self.tables.embedding.publish(slot, embedding, self._extras)
+        if isinstance(head, ChunkedHead):
+            self.tables.head.publish(slot, self._extras, head.a, head.b, head.gain, head.addend)
 
     def _in_gains(self, offsets: npt.NDArray[np.int64]) -> InGains:
         found: dict[tuple[int, Site], tuple[int, ...]] = {}

@@ -1,8 +1,8 @@
 """Runs a StepPlan on a device with a page arena: decode steps as captured graphs, all others eagerly.
 
-An adapter's own head is outside: it may have another vocabulary, and a graph has one shape of answer. So the graph of a
-step with such rows leaves its hidden rows, and those heads are multiplied after it, one vocabulary at a time; rows of
-the base's head have the graph's logits.
+A head that is a matrix of an adapter's own is outside: it may have another vocabulary, and a graph has one shape of
+answer. So the graph of a step with such rows leaves its hidden rows, and those heads are multiplied after it, one
+vocabulary at a time; rows of the base's head, with LoRA on it or without, have the graph's logits.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from lorry.engine.plan_runner import PlanRunner, Results
 from lorry.engine.sampler import Drawn, score_prompt
 from lorry.errors import NonFiniteLogits, SlotIntegrity
 from lorry.ids import BASE_SLOT, AdapterKey, PageId, SequenceId
-from lorry.layers.adapted import extra_rows
-from lorry.layers.extras import AdapterExtras
+from lorry.layers.adapted import ExtraRows, extra_rows
+from lorry.layers.extras import AdapterExtras, ChunkedHead, HeadExtras
 from lorry.layers.sites import SITE_SLICES, Site
 from lorry.layers.slot_row import CHUNK_RANK
 from lorry.layers.spec import DecoderSpec
@@ -121,7 +121,8 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         inputs = upload(packed([padding_row(nobody)] * 3).t().contiguous(), self._device.shape.device)
         batch = self._batch(inputs, 1, [(2, 2, nobody)], True, self._beside[Form.SLICED])
         hidden = self._decoder.hidden(batch, self._workspaces)
-        warm_draws(self._decoder.logits(hidden, batch.slot))
+        assert batch.slot is not None
+        warm_draws(self._decoder.logits(hidden, batch.slot, routing=self._decoder.head_routing(batch.slot)))
 
     def _capture(self, rows: int, form: Form) -> _Captured | None:
         if self._graphs is None:
@@ -142,9 +143,9 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         return found
 
     def _decode(self, inputs: DecodeInputs, form: Form) -> tuple[Tensor, ...]:
-        """Logits ``[rows, V]`` of the base's head and faults of decode rows, from static buffers alone; from OWN on the
-        rows themselves are left in ``_hidden``. All graphs answer in one buffer: a hundred of them with one each would
-        keep gigabytes."""
+        """Logits ``[rows, V]`` of the base's head, from OWN on with LoRA on it, and faults of decode rows, from static
+        buffers alone; from OWN on the rows themselves are left in ``_hidden``. All graphs answer in one buffer: a
+        hundred of them with one each would keep gigabytes."""
         assert self._logits is not None
         assert self._hidden is not None
         decode = inputs.prepare(self._device.tables.table, self._device.adapters.tables.generation)
@@ -153,9 +154,10 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         batch = PagedBatch(ids, positions, place, slot, decode, None, self._beside[form])
         logits = self._logits[: inputs.packed.shape[1]]
         hidden = self._decoder.hidden(batch, self._workspaces)
-        if form >= Form.OWN:
+        own = form >= Form.OWN
+        if own:
             self._hidden[: len(hidden)].copy_(hidden)
-        logits.copy_(self._decoder.logits(hidden, slot))
+        logits.copy_(self._decoder.logits(hidden, slot, routing=decode.routing if own else None))
         return (logits,) if inputs.fault is None else (logits, inputs.fault)
 
     @torch.inference_mode()
@@ -255,7 +257,7 @@ class PagedRunner(PlanRunner[DeviceSlot]):
                     rows: Tensor, extras: AdapterExtras | None = extras, own_slot: Tensor | None = own_slot
                 ) -> Tensor:
                     slots = None if own_slot is None else own_slot.expand(len(rows)).contiguous()
-                    return self._decoder.logits(rows, slots, extra_rows([len(rows)], [extras])).float().cpu()
+                    return self._logits_of(rows, slots, extra_rows([len(rows)], [extras])).cpu()
 
                 rows = hidden[begin : begin + step.score_rows]
                 found[step.sequence] = score_prompt(step, self._sequences[step.sequence], rows, head)
@@ -275,7 +277,7 @@ class PagedRunner(PlanRunner[DeviceSlot]):
             if step.logit_rows:
                 entry = self._entry(step)
                 extras = entry.extras if entry else None
-                if logits is not None and (extras is None or extras.head is None):
+                if logits is not None and (extras is None or not isinstance(extras.head, HeadExtras)):
                     ready.append((begin - 1, step))
                 else:
                     group = by_vocabulary.setdefault(extras.vocabulary if extras else None, [])
@@ -288,9 +290,16 @@ class PagedRunner(PlanRunner[DeviceSlot]):
             rows = [row for row, _, _ in group]
             own = extra_rows([1] * len(group), [extras for _, _, extras in group])
             own_slot = None if slot is None else _taken(slot, rows)
-            own_logits = self._decoder.logits(_taken(hidden, rows), own_slot, own)
+            own_logits = self._logits_of(_taken(hidden, rows), own_slot, own)
             parts.append(draw_on_device([step for _, step, _ in group], self._sequences, own_logits))
         return lambda: {sequence: drawn for part in parts for sequence, drawn in part().items()}
+
+    def _logits_of(self, hidden: Tensor, slot: Tensor | None, own: Sequence[ExtraRows]) -> Tensor:
+        """Eagerly, of rows of one vocabulary."""
+        routing = None
+        if slot is not None and any(isinstance(part.extras.head, ChunkedHead) for part in own):
+            routing = self._decoder.head_routing(slot)
+        return self._decoder.logits(hidden, slot, own, routing)
 
     def _results(
         self,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lorry.adapters.image.packed import PackedImage, PageLayout, build_packed
 from lorry.adapters.validate import validate_directory
@@ -14,11 +15,12 @@ from lorry.engine.gpu.copies import InlineCopies
 from lorry.engine.gpu.pages import PageMap
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
 from lorry.layers.base_tensors import BaseTensors
-from lorry.layers.extras import ChunkedEmbedding
+from lorry.layers.extras import ChunkedEmbedding, ChunkedHead
 from lorry.layers.extras_arena import ExtrasArena
 from lorry.layers.slot_row import CHUNK_RANK, SlotRow, largest_chunk_elements
 from lorry.layers.slot_tables import NO_GENERATION, SlotTables
 from lorry.layers.spec import DecoderSpec
+from lorry.layers.wide_tables import WideTables
 from lorry.models.weights import read_spec
 from lorry.scheduler.plan import SlotLoad
 from tests.support.adapters import key_of
@@ -34,6 +36,7 @@ KINDS = {
     "ia3": VOCABULARY_KINDS["ia3 head"],
     "tokens": VOCABULARY_KINDS["tokens"],
     "lora embedding": VOCABULARY_KINDS["lora embedding"],
+    "lora both": VOCABULARY_KINDS["dora both"],
     "embedding": VOCABULARY_KINDS["head and embedding"],
 }
 Made = tuple[DecoderSpec, PageLayout, dict[str, PackedImage]]
@@ -107,7 +110,7 @@ class Device:
                         return False
                     if begin >= 0 and not torch.equal(flat[begin : begin + size], own[want : want + size]):
                         return False
-        return self.holds_embedding(slot, image)
+        return self.holds_embedding(slot, image) and self.holds_head(slot, image)
 
     def holds_embedding(self, slot: int, image: PackedImage) -> bool:
         tables = self.tables.embedding
@@ -115,30 +118,52 @@ class Device:
         if own is None:
             return self.without_embedding(slot)
         assert isinstance(own, ChunkedEmbedding)
-        pieces = [(tables.weight, own.weight), (tables.row_of, own.row_of), (tables.rows, own.rows)]
-        pieces.append((tables.gain[:, 0], own.gain))
-        for table, chunks in ((tables.a, own.a), (tables.b, own.b)):
+        places = zip((tables.weight, tables.row_of, tables.rows), (own.weight, own.row_of, own.rows), strict=True)
+        whole = all(self.holds_at(int(column[slot]), wanted) for column, wanted in places)
+        lora = self.holds_wide(slot, tables.lora, own.a, own.b, own.gain, None)
+        return whole and lora and int(tables.ids[slot]) == own.ids
+
+    def holds_head(self, slot: int, image: PackedImage) -> bool:
+        own = None if image.extras is None else image.extras.head
+        parts = (own.a, own.b, own.gain, own.addend) if isinstance(own, ChunkedHead) else (None,) * 4
+        return self.holds_wide(slot, self.tables.head, *parts)
+
+    def holds_wide(self, slot: int, tables: WideTables, *own: Tensor | None) -> bool:
+        """a and b by chunk, then gain and addend."""
+        pieces: list[tuple[int, Tensor | None]] = []
+        for table, chunks in zip((tables.a, tables.b), own, strict=False):
             blocks = [] if chunks is None else list(chunks)
-            pieces += [(table[:, 0, i], blocks[i] if i < len(blocks) else None) for i in range(table.shape[2])]
-        for column, wanted in pieces:
-            at = int(column[slot])
-            if (at < 0) != (wanted is None):
-                return False
-            if wanted is not None:
-                flat = self.extras.bytes.view(wanted.dtype)
-                if not torch.equal(flat[at : at + wanted.numel()].view(wanted.shape), wanted):
-                    return False
-        return int(tables.ids[slot]) == own.ids
+            places = table[slot, 0].tolist()
+            pieces += [(at, blocks[i] if i < len(blocks) else None) for i, at in enumerate(places)]
+        pieces += [(int(tables.gain[slot]), own[2]), (int(tables.addend[slot]), own[3])]
+        return all(self.holds_at(at, wanted) for at, wanted in pieces)
+
+    def holds_at(self, at: int, wanted: Tensor | None) -> bool:
+        if wanted is None or at < 0:
+            return wanted is None and at == -1
+        flat = self.extras.bytes.view(wanted.dtype)
+        return torch.equal(flat[at : at + wanted.numel()].view(wanted.shape), wanted)
 
     def without_embedding(self, slot: int) -> bool:
         tables = self.tables.embedding
-        columns = (tables.weight, tables.row_of, tables.rows, tables.ids, tables.gain, tables.a, tables.b)
-        return all(bool((column[slot] == -1).all()) for column in columns)
+        columns = (tables.weight, tables.row_of, tables.rows, tables.ids)
+        return self.without(slot, tables.lora) and all(bool((column[slot] == -1).all()) for column in columns)
+
+    def without(self, slot: int, tables: WideTables) -> bool:
+        return all(bool((one[slot] == -1).all()) for one in (tables.a, tables.b, tables.gain, tables.addend))
 
     def empty(self, slot: int) -> bool:
         tables = self.tables
-        cleared = int(tables.generation[slot]) == NO_GENERATION and self.without_embedding(slot)
-        return cleared and all(
-            bool((one.a_offset[slot] == -1).all() and (one.b_offset[slot] == -1).all() and (one.scale[slot] == 0).all())
-            for one in tables.sites.values()
+        wide = self.without_embedding(slot) and self.without(slot, tables.head)
+        return (
+            int(tables.generation[slot]) == NO_GENERATION
+            and wide
+            and all(
+                bool(
+                    (one.a_offset[slot] == -1).all()
+                    and (one.b_offset[slot] == -1).all()
+                    and (one.scale[slot] == 0).all()
+                )
+                for one in tables.sites.values()
+            )
         )

@@ -22,15 +22,18 @@ from tests.support.zoo import Kind, load_base, make
 
 IDS = (300, 1, 72)
 """The first two are trained ones of the kind "tokens"."""
-FEW, ROWS = 2, 7
+FEW, ROWS = 2, 9
 WITHIN = 1e-4
-GAINS, SLICES, EMBEDS, TOKENS, WHOLE, PLAIN = "ia3", "slices", "embeds", "tokens", "whole", "plain"
+GAINS, SLICES, EMBEDS, TOKENS, WHOLE = "ia3", "slices", "embeds", "tokens", "whole"
+HEAD, BIASED_HEAD, PLAIN = "head", "biased head", "plain"
 KINDS: Mapping[str, Kind] = {
     GAINS: LAYER_KINDS["ia3"],
     SLICES: LAYER_KINDS["ia3, inputs of attention"],
     EMBEDS: VOCABULARY_KINDS["dora embedding"],
     TOKENS: VOCABULARY_KINDS["tokens"],
     WHOLE: VOCABULARY_KINDS["embedding"],
+    HEAD: VOCABULARY_KINDS["dora head"],
+    BIASED_HEAD: VOCABULARY_KINDS["lora_bias head"],
     PLAIN: LAYER_KINDS["r3"],
 }
 FORMS = {
@@ -39,6 +42,8 @@ FORMS = {
     EMBEDS: Form.OWN,
     TOKENS: Form.OWN,
     WHOLE: Form.OWN,
+    HEAD: Form.OWN,
+    BIASED_HEAD: Form.OWN,
     PLAIN: Form.LORA,
     None: Form.BASE,
 }
@@ -87,7 +92,11 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) == len(IDS) and all(map(torch.equal, one, other))
 
 
-def test_one_graph_of_all_kinds_and_their_slots_again(root: Path, bench: PagedBench) -> None:
+def test_one_graph_of_all_kinds_and_their_slots_again(
+    root: Path, bench: PagedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No head of these is multiplied outside."""
+    monkeypatch.setattr(runner_of(bench), "_logits_of", None)
     captured = runner_of(bench)._captured
     runner_of(bench)._buckets = (ROWS,)
     loaded = {name: bench.load(root / name) for name in KINDS}
@@ -106,12 +115,12 @@ def test_one_graph_of_all_kinds_and_their_slots_again(root: Path, bench: PagedBe
         if name is not None:
             moved = max(float((one - other).abs().max()) for one, other in zip(wanted, alone(cpu, None), strict=True))
             assert moved > 10 * WITHIN, f"{name} shows nothing"
-        if name in (None, PLAIN, GAINS):
+        if name in (None, PLAIN, GAINS, HEAD):
             assert same(alone(bench, loaded.get(name or "")), script.logits), f"{name} alone"
     assert {Form(form) for _, form in captured} == set(Form), "each alone in its own form"
 
     # Plain adapters in the slots of the others, in a graph that would read what was there; and these in other slots.
-    keeper, changed = loaded[SLICES], [GAINS, EMBEDS, TOKENS, WHOLE]
+    keeper, changed = loaded[SLICES], [GAINS, EMBEDS, TOKENS, WHOLE, HEAD, BIASED_HEAD]
     before = [loaded[name].slot for name in changed]
     bench.unload(*(loaded[name] for name in reversed(changed)))
     plain = [bench.load(root / PLAIN) for _ in changed]
@@ -130,12 +139,12 @@ def test_one_graph_of_all_kinds_and_their_slots_again(root: Path, bench: PagedBe
     assert len(captured) == len(Form)
 
 
-def test_another_generation_reads_nobodys_gains_and_embedding(root: Path, bench: PagedBench) -> None:
+def test_another_generation_reads_nobodys_gains_embedding_and_head(root: Path, bench: PagedBench) -> None:
     """The row is a fault, and the others are what they were."""
-    loaded = {name: bench.load(root / name) for name in (GAINS, EMBEDS)}
+    loaded = {name: bench.load(root / name) for name in (GAINS, EMBEDS, HEAD)}
     right = {name: alone(bench, one) for name, one in loaded.items()}
     generation = runner_of(bench)._device.adapters.tables.generation
-    for changed, other in ((GAINS, EMBEDS), (EMBEDS, GAINS)):
+    for changed, other in ((GAINS, EMBEDS), (EMBEDS, HEAD), (HEAD, GAINS)):
         held = int(generation[loaded[changed].slot])
         generation[loaded[changed].slot] = held + 1
         pair = [Script(loaded[name], IDS, (1,), scores=False) for name in (changed, other)]
@@ -163,6 +172,25 @@ def test_an_own_head_of_another_vocabulary_is_outside_the_graph(root: Path, benc
         ), name
 
 
+def test_heads_of_an_eager_step_and_of_a_scored_prompt(root: Path) -> None:
+    """With LoRA on them and whole ones, beside the base's, in one step."""
+    make(load_base(root / "base"), root / "whole head", VOCABULARY_KINDS["head"])
+    names = (HEAD, None, "whole head", BIASED_HEAD)
+    found = []
+    for bench in (OneLayer(root / "base"), Bench(root / "base")):
+        loaded = [None if name is None else bench.load(root / name) for name in names]
+        scripts = [Script(one, (*IDS, 7), (3,)) for one in loaded]
+        bench.run(*scripts)
+        found.append((scripts, bench.spec.vocabulary))
+    for name, script, wanted in zip(names, found[0][0], found[1][0], strict=True):
+        assert script.fault is None
+        pairs = zip(script.logits, wanted.logits, strict=True)
+        assert all(float((one - other).abs().max()) < WITHIN for one, other in pairs), name
+        one, other = (which.log_softmax(found[0][1]) for which in (script, wanted))
+        assert len(one) == 2, "the rows of a prompt that say what follows"
+        assert float((one - other).abs().max()) < WITHIN, name
+
+
 OWN = ("_embed", "_embedding_planes", "_replace_rows")
 
 
@@ -178,14 +206,14 @@ def launched(run: Any) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [None, PLAIN, GAINS, TOKENS, SLICES])
+@pytest.mark.parametrize("name", [None, PLAIN, GAINS, TOKENS, HEAD, SLICES])
 def test_a_captured_step_launches_what_its_form_may_need(root: Path, bench: PagedBench, name: str | None) -> None:
     loaded = None if name is None else bench.load(root / name)
     form, layers = FORMS[name], bench.spec.layers
     found = launched(lambda: bench.run(Script(loaded, IDS[:1], (1,), scores=False)))
     assert found["_paged_decode"] == layers, "the run before a capture: the stand-in hears those after it"
     want = {
-        "_shrink": 4 * layers if form >= Form.LORA else 0,
+        "_shrink": (4 * layers if form >= Form.LORA else 0) + (1 if form >= Form.OWN else 0),
         "_input_gain": (2 * layers if form >= Form.OWN else 0) + (5 * layers if form == Form.SLICED else 0),
         "_take_gained": 5 * layers if form == Form.SLICED else 0,
         **dict.fromkeys(OWN, 1 if form >= Form.OWN else 0),
