@@ -13,6 +13,7 @@ from lorry.adapters.plan import AdapterPlan, EmbeddingPlan, HeadPlan
 from lorry.errors import AdapterLoadFailed
 from lorry.ids import AdapterDigest
 from lorry.layers.base_tensors import BaseTensors
+from lorry.layers.extras import HeadExtras
 from lorry.layers.spec import EMBEDDING, DecoderSpec
 from lorry.models.weights import read_spec
 from tests.support.tiny_base import write_tiny_base
@@ -49,7 +50,7 @@ def test_a_matrix_in_both_places_is_kept_once_in_the_compute_type(
     extras = image(folder, tmp_path, embedding * 1.5, dtype).extras
     assert extras is not None
     assert extras.embedding is not None
-    assert extras.head is not None
+    assert isinstance(extras.head, HeadExtras)
     assert extras.embedding.weight is extras.head.weight
     assert extras.nbytes == spec.vocabulary * spec.hidden * dtype.itemsize
 

@@ -10,6 +10,7 @@ from lorry.adapters.image.build import DeviceImage
 from lorry.engine.arena import AdapterArena, SlotEntry
 from lorry.errors import AdapterLoadFailed, SlotIntegrity
 from lorry.ids import AdapterDigest, ChunkId, Generation, SlotId
+from lorry.layers.extras import HeadExtras
 from lorry.layers.sites import SITE_SLICES, Site
 from lorry.layers.spec import DecoderSpec
 from lorry.models.weights import read_spec
@@ -193,6 +194,7 @@ def test_extras_are_read_again_and_the_large_ones_by_the_audit(with_extras: tupl
     load(arena, 0, image, 1)
     arena.verify(SlotId(0), 1)
     arena.check_integrity()
+    assert isinstance(image.extras.head, HeadExtras)
     gain, head = image.extras.vectors[1, Site.O].gain, image.extras.head.weight
     assert gain is not None
     assert head is not None

@@ -31,7 +31,7 @@ def test_a_shared_matrix_counts_once() -> None:
     made = extras.map(take)
     assert arena.used == 128 + 512
     assert made.embedding is not None
-    assert made.head is not None
+    assert isinstance(made.head, HeadExtras)
     assert made.embedding.weight is made.head.weight
     arena.release(made)
     assert arena.used == 0
