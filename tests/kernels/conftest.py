@@ -1,5 +1,5 @@
 """Kernels of ``lorry_kernels.ops`` run in Triton's interpreter, in the whole process: that must be chosen before the
-first of their modules is imported. ``TRITON_INTERPRET=0`` in the environment runs them on a GPU instead."""
+first of their modules is imported. On a GPU ``benchmarks/gpu_check.py`` runs them compiled."""
 
 from __future__ import annotations
 

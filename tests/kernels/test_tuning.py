@@ -243,10 +243,10 @@ def test_no_gpu_no_refresh(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 def test_kernels_take_what_is_tried() -> None:
     with trial("shrink", ShrinkConfig(64, 2, 2, Launch(8, 5))):
         shrink = ShrinkPlan.of("decode", "sm_90", 4096, 1, 4, torch.bfloat16).tiles
-    assert (shrink.block_k, shrink.chunks, shrink.split, shrink.launch) == (64, 2, 2, Launch(8, 5))
+    assert (shrink.block_k, shrink.chunks, shrink.split, shrink.launch) == (64, 2, 2, Launch(8, 5).on("sm_90"))
     with trial("expand", ExpandConfig(32, 2, Launch(8, 5))):
         expand = ExpandPlan.of("decode", "sm_90", [4096], 4, 2, torch.bfloat16, CPU).tiles
-    assert (expand.block_n, expand.chunks, expand.launch) == (32, 2, Launch(8, 5))
+    assert (expand.block_n, expand.chunks, expand.launch) == (32, 2, Launch(8, 5).on("sm_90"))
     with trial("attention", AttentionConfig(64, 16)):
         assert PrefillPlan.allocate(64, 1, 8, 4, 64, device=CPU).block_tokens == 32
 

@@ -19,6 +19,27 @@ STEP = "tests/unit/engine/gpu/test_captured_step.py"
 
 GUARDS = (
     Guard(
+        "embeddings_and_heads_are_pinned_too",
+        "platform/lorry/adapters/image/packed.py",
+        "ImageMemory(pinned=layout.pinned)",
+        "ImageMemory()",
+        ("tests/unit/adapters/test_packed.py::test_all_that_is_copied_to_a_device_lies_in_pinned_memory",),
+    ),
+    Guard(
+        "chunks_of_a_and_b_are_in_pairs",
+        "platform/lorry/layers/slot_tables.py",
+        "alone = (a != b).any(1) | ",
+        "alone = ",
+        ("tests/unit/engine/gpu/test_storage_rows.py::test_a_chunk_without_its_other_half_is_not_published",),
+    ),
+    Guard(
+        "chunks_are_filled_from_the_first_block",
+        "platform/lorry/layers/slot_tables.py",
+        " | (a[:, 1:] & ~a[:, :-1]).any(1)\n",
+        "\n",
+        ("tests/unit/engine/gpu/test_storage_rows.py::test_a_chunk_without_its_other_half_is_not_published",),
+    ),
+    Guard(
         "damaged_pages_are_not_published",
         ADAPTERS,
         "        if not self._intact(entry, whole=True):\n            raise AdapterLoadFailed(",

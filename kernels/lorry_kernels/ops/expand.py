@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_wait
 
 from lorry_kernels.aot.build import Build, Expect, ModelShape
 from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need, need_tensor
@@ -66,7 +67,10 @@ def _expand(
     CHUNKS: tl.constexpr,
     SPLIT: tl.constexpr,
     PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
+    if DEPENDENT:
+        gdc_wait()
     BR: tl.constexpr = CHUNKS * 16
     total = tl.load(tiles) * columns
     for work in range(tl.program_id(0), total, tl.num_programs(0)):
@@ -278,6 +282,7 @@ def _constexprs(
         "CHUNKS": tiles.chunks,
         "SPLIT": split,
         "PRECISION": "ieee" if itemsize == 4 else "tf32",
+        "DEPENDENT": int(tiles.launch.dependent),
     }
 
 

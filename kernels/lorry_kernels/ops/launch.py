@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,17 +17,28 @@ INTERPRETER_PROGRAMS = 3
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Warps of a program and stages of its software pipeline. ``max_registers`` of a thread (NVIDIA alone), None: ptxas
-    chooses, and may spill a few to fit one more program on a multiprocessor."""
+    chooses, and may spill a few to fit one more program on a multiprocessor.
+
+    ``dependent``: programs may be placed while the kernel before still runs (programmatic dependent launch), so a
+    kernel that is launched so begins with ``gdc_wait``, before it reads or writes anything: then all that came before
+    is done, as in a plain launch, and what is saved is the time between two kernels."""
 
     num_warps: int = 4
     num_stages: int = 2
     max_registers: int | None = None
+    dependent: bool = False
 
     @property
     def options(self) -> dict[str, int]:
         """Keyword arguments of a Triton launch and of ``triton.compile``'s options."""
         limit = {} if self.max_registers is None else {"maxnreg": self.max_registers}
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
+        early = {"launch_pdl": 1} if self.dependent else {}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit, **early}
+
+    def on(self, arch: str) -> Launch:
+        """The same, dependent where the card can: from sm_90 on."""
+        kind, _, number = arch.partition("_")
+        return replace(self, dependent=kind == "sm" and int(number) >= 90)
 
 
 def cdiv(numerator: int, denominator: int) -> int:

@@ -56,14 +56,16 @@ def shrink_tiles(phase: Phase, arch: str, k: int, a_slices: int, blocks: int, it
     block_k = max(16, min(config.block_k * 2 // itemsize, _power(k)))
     part = cdiv(cdiv(k, max(1, min(config.split, k // 512))), block_k) * block_k
     chunks = min(config.chunks, _power(a_slices * blocks))
-    return ShrinkTiles(block_m(phase), block_k, chunks, cdiv(k, part), part, config.launch, config.occupancy)
+    launch = config.launch.on(arch)
+    return ShrinkTiles(block_m(phase), block_k, chunks, cdiv(k, part), part, launch, config.occupancy)
 
 
 def expand_tiles(phase: Phase, arch: str, narrowest: int, blocks: int) -> ExpandTiles:
     """The table's, cut to the site. ``narrowest``: the smallest N of its slices."""
     config = lookup(arch, "expand", 0, narrowest, blocks * RANKS, phase)
     block_n = max(16, min(config.block_n, _power(narrowest)))
-    return ExpandTiles(block_m(phase), block_n, min(config.chunks, _power(blocks)), config.launch, config.occupancy)
+    chunks = min(config.chunks, _power(blocks))
+    return ExpandTiles(block_m(phase), block_n, chunks, config.launch.on(arch), config.occupancy)
 
 
 def _power(value: int) -> int:

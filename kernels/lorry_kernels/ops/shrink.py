@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lorry_kernels.aot.build import Build, Expect, ModelShape
 from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need, need_tensor
@@ -51,7 +52,11 @@ def _shrink(
     SPLIT: tl.constexpr,
     EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
+    if DEPENDENT:
+        gdc_wait()
+        gdc_launch_dependents()  # expand may be placed; it waits for what is written here
     # An entry is a chunk of A: entry e is block e // SLICES of slice e % SLICES, so equal ranks fill groups of CHUNKS.
     BR: tl.constexpr = CHUNKS * 16
     entries = SLICES * blocks
@@ -204,6 +209,7 @@ def _constexprs(k: int, a_slices: int, blocks: int, itemsize: int, tiles: Shrink
         "SPLIT": tiles.split,
         "EVEN": int(k % tiles.part == 0),
         "PRECISION": "ieee" if itemsize == 4 else "tf32",
+        "DEPENDENT": int(tiles.launch.dependent),
     }
 
 

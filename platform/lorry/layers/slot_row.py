@@ -61,6 +61,17 @@ class SlotRow:
     def offsets(self) -> int:
         return len(self.elements)
 
+    def pairs(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Columns of A's chunks and of B's, a row for each slice of each site, ``blocks`` in each."""
+        found: tuple[list[list[int]], list[list[int]]] = ([], [])
+        for at in self.sites.values():
+            for rows, first in zip(found, (at.a, at.b), strict=True):
+                rows.extend(
+                    list(range(begin, begin + at.blocks))
+                    for begin in range(first, first + at.slices * at.blocks, at.blocks)
+                )
+        return found
+
     def _take(self, elements: Sequence[int]) -> int:
         first = len(self.elements)
         self.elements.extend(elements)

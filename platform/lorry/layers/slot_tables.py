@@ -43,6 +43,7 @@ class SlotTables:
     def __init__(self, row: SlotRow, slots: int, device: torch.device) -> None:
         self._row = row
         self._elements = np.array(row.elements, np.int64)
+        self._pairs = np.array(row.pairs(), np.int64)
         self._slots = slots
         self._offsets = torch.full((slots, row.offsets), -1, dtype=torch.int64, device=device)
         self._scales = torch.zeros((slots, row.scales), dtype=torch.float32, device=device)
@@ -81,8 +82,9 @@ class SlotTables:
         page_bytes: int,
     ) -> None:
         """``offsets`` in elements of ``unit`` bytes, of an arena with so many pages that may be used. Raises
-        InternalError, nothing published, for a slot or generation out of range, a row of another width, or a piece that
-        is misaligned, outside those pages, or does not end in the page that it begins in."""
+        InternalError, nothing published, for a slot or generation out of range, a row of another width, a piece that is
+        misaligned, outside those pages, or does not end in the page that it begins in, or for chunks of A and B that
+        are not in pairs from the first block on: expand would read planes that nobody wrote."""
         if not 0 <= slot < self._slots:
             raise InternalError(f"slot: {slot} is not one of {self._slots}; nothing was published")
         if generation < 0:
@@ -102,6 +104,14 @@ class SlotTables:
             raise InternalError(
                 f"offsets: the piece of column {column}, slot {slot}, begins at byte {begins[over][0]} and has "
                 f"{sizes[over][0]}, past its page of {page_bytes}; nothing was published"
+            )
+        a, b = offsets[self._pairs] >= 0
+        alone = (a != b).any(1) | (a[:, 1:] & ~a[:, :-1]).any(1)
+        if alone.any():
+            row = int(np.argmax(alone))
+            raise InternalError(
+                f"offsets: slot {slot} has chunks of A in blocks {np.flatnonzero(a[row]).tolist()} and of B in "
+                f"{np.flatnonzero(b[row]).tolist()}, from column {self._pairs[0, row, 0]} on; nothing was published"
             )
         # The generation goes last: on one stream nothing can run between, and a reader that compares it has the row.
         put(self._offsets[slot], torch.from_numpy(offsets))

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -299,3 +300,27 @@ def test_pieces_never_overlap(sizes: list[int], page_bytes: int) -> None:
 def test_a_piece_larger_than_a_page_is_named() -> None:
     with pytest.raises(ValueError, match="a piece of 4097 bytes does not fit a page of 4096"):
         place([10, 4097], 4096)
+
+
+def test_all_that_is_copied_to_a_device_lies_in_pinned_memory(
+    base: Path, made: Mapping[str, tuple[Path, AdapterPlan]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages, embedding and head. What takes them is told apart here by who asked for pinned memory."""
+    plain, pinned = torch.zeros, set()
+
+    def zeros(*size: int, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        found = plain(*size, **options)
+        if pin_memory:
+            pinned.add(found.untyped_storage().data_ptr())
+        return found
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    spec = read_spec(base)
+    layout = replace(layout_of(spec), pinned=True)
+    for name in ("DoRA on everything", "whole matrices and norms"):
+        packed = build_packed(*made[name], spec, layout, DIGEST, BaseTensors(base, spec, torch.float32))
+        assert packed.extras is not None
+        copied = (packed.pages, *packed.extras.tensors())
+        assert len(copied) > 2
+        assert {tensor.untyped_storage().data_ptr() for tensor in copied} <= pinned
+        assert packed.nbytes > sum(tensor.nbytes for tensor in copied), "in powers of two"

@@ -19,16 +19,18 @@ class ImageMemory:
     mapping of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pinned: bool = False) -> None:
+        """``pinned``: pages that a device can copy from without the CPU. torch takes them, in powers of two."""
+        self._pinned = pinned
         self._slab = torch.zeros(0, dtype=torch.uint8)
         self._next = 0
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         size = torch.Size(shape).numel() * dtype.itemsize
         if size > _SLAB // 2:
-            return _mapping(size).view(dtype).view(shape)
+            return self._mapping(size).view(dtype).view(shape)
         if self._next + size > self._slab.shape[0]:
-            self._slab, self._next = _mapping(_SLAB), 0
+            self._slab, self._next = self._mapping(_SLAB), 0
         begin, self._next = self._next, self._next + -(-size // _ALIGN) * _ALIGN
         return self._slab[begin : begin + size].view(dtype).view(shape)
 
@@ -36,9 +38,10 @@ class ImageMemory:
         """A contiguous copy of the tensor in this memory."""
         return self.zeros(tuple(tensor.shape), dtype or tensor.dtype).copy_(tensor)
 
-
-def _mapping(size: int) -> Tensor:
-    return torch.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=torch.uint8)
+    def _mapping(self, size: int) -> Tensor:
+        if self._pinned:
+            return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+        return torch.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=torch.uint8)
 
 
 __all__ = ["ImageMemory"]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lorry.adapters.header import HeaderLimits, HeaderRefused
 from lorry.adapters.image.extras import build_extras, extra_sums
+from lorry.adapters.image.memory import ImageMemory
 from lorry.adapters.image.placing import place
 from lorry.adapters.image.source import BaseWeights, ImageSource, no_base
 from lorry.adapters.plan import AdapterPlan, ModulePlan
@@ -121,7 +122,8 @@ def build_packed(
     """
     try:
         with WeightFiles(directory, plan.weights, HeaderLimits()) as weights:
-            return _Packing(ImageSource(weights, spec, digest, base), plan, layout).image()
+            memory = ImageMemory(pinned=layout.pinned)
+            return _Packing(ImageSource(weights, spec, digest, base, memory), plan, layout).image()
     except HeaderRefused as error:
         raise AdapterLoadFailed(f"adapter {digest}: {error.message}", metadata={"adapter": digest}) from error
 
@@ -181,7 +183,7 @@ class _Packing:
             extra_sums=extra_sums(whole),
             checksum=checksum(pages, whole),
             extra_bytes=extra_bytes,
-            nbytes=extra_bytes + _taken(pages.nbytes, layout.pinned),
+            nbytes=_taken_by(whole, layout.pinned) + _taken(pages.nbytes, layout.pinned),
         )
 
     def _chunked(self, own: EmbeddingExtras, ids: int) -> ChunkedEmbedding:
@@ -283,6 +285,12 @@ class _Packing:
 def _taken(nbytes: int, pinned: bool) -> int:
     """Bytes of host memory: torch takes pinned memory in powers of two."""
     return 1 << (nbytes - 1).bit_length() if pinned and nbytes else nbytes
+
+
+def _taken_by(extras: AdapterExtras | None, pinned: bool) -> int:
+    if extras is None:
+        return 0
+    return sum({tensor.data_ptr(): _taken(tensor.nbytes, pinned) for tensor in extras.tensors()}.values())
 
 
 def _chunks(matrix: Tensor) -> Tensor:

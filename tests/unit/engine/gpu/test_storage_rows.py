@@ -83,6 +83,9 @@ def test_a_piece_that_ends_behind_its_page_is_not_published(made: Made, piece: s
     for place, fits in ((last, True), (last + ALIGN, False)):
         offsets = np.full(row.offsets, -1, np.int64)
         offsets[column] = (3 * page_bytes + place) // DTYPE.itemsize
+        if piece in ("a", "b"):
+            other = columns.b if piece == "a" else columns.a
+            offsets[other], unit[other] = 5 * page_bytes // DTYPE.itemsize, DTYPE.itemsize
         image_of_one = replace(image, unit=unit)
         if fits:
             publish(device, image_of_one, offsets)
@@ -90,6 +93,29 @@ def test_a_piece_that_ends_behind_its_page_is_not_published(made: Made, piece: s
             continue
         with pytest.raises(InternalError, match=rf"column {column}, slot 0, .* has {size}, past its page"):
             publish(device, image_of_one, offsets)
+    assert device.empty(0)
+
+
+@pytest.mark.parametrize("blocks", [((0,), ()), ((), (0,)), ((0, 1), (0,)), ((1,), (1,)), ((0,), (1,))])
+def test_a_chunk_without_its_other_half_is_not_published(
+    made: Made, blocks: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    device = Device(made, 60)
+    image, columns = device.images["patterns"], device.layout.row.sites[0, Site.QKV]
+    unit = np.full(device.layout.row.offsets, DTYPE.itemsize, np.int64)
+    last = columns.slices - 1
+    for asked, fits in (((((0, 1)), (0, 1)), True), (blocks, False)):
+        offsets, page = np.full(device.layout.row.offsets, -1, np.int64), 0
+        for first, held in zip((columns.a, columns.b), asked, strict=True):
+            for block in held:
+                offsets[first + last * columns.blocks + block] = page * device.layout.page_bytes // DTYPE.itemsize
+                page += 1
+        if fits:
+            publish(device, replace(image, unit=unit), offsets)
+            device.tables.clear(SlotId(0))
+            continue
+        with pytest.raises(InternalError, match=r"chunks of A in blocks .* nothing was published"):
+            publish(device, replace(image, unit=unit), offsets)
     assert device.empty(0)
 
 

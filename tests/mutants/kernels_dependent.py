@@ -1,0 +1,21 @@
+"""Guards of kernels that may be placed while the one before still runs."""
+
+from __future__ import annotations
+
+from tests.mutants.guard import Guard
+
+OPS = "kernels/lorry_kernels/ops"
+TEST = "tests/kernels/test_dependent.py"
+WAITS = f"{TEST}::test_it_waits_before_it_touches_memory"
+
+GUARDS = (
+    Guard("expand_waits_for_the_planes", f"{OPS}/expand.py", "        gdc_wait()\n", "        pass\n", (WAITS,)),
+    Guard("shrink_waits_for_its_input", f"{OPS}/shrink.py", "        gdc_wait()\n", "", (WAITS,)),
+    Guard(
+        "older_cards_wait_for_each_kernel",
+        f"{OPS}/launch.py",
+        "int(number) >= 90",
+        "int(number) >= 80",
+        (f"{TEST}::test_from_hopper_on",),
+    ),
+)
