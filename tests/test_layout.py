@@ -1,4 +1,4 @@
-"""Source roots hold one package and nothing else: a stray file in platform/ would shadow the stdlib's ``platform``."""
+"""Source roots hold one package and no module beside it: a stray file in platform/ would shadow the stdlib's ``platform``."""
 
 import platform
 import re
@@ -31,8 +31,9 @@ def test_it_is_also_the_one_in_use_from_the_repository_root() -> None:
 
 
 @pytest.mark.parametrize(("root", "package"), SOURCE_ROOTS.items())
-def test_a_source_root_holds_one_package_and_no_file(root: str, package: str) -> None:
-    found = {entry.name for entry in (ROOT / root).iterdir()} - {"__pycache__"}
+def test_a_source_root_holds_one_package_and_no_module(root: str, package: str) -> None:
+    """A page of text shadows nothing."""
+    found = {entry.name for entry in (ROOT / root).iterdir()} - {"__pycache__", "README.md"}
     assert found == {package}
 
 
