@@ -1,4 +1,4 @@
-"""Source roots hold one package and no module beside it: a stray file in platform/ would shadow the stdlib's ``platform``."""
+"""Source roots hold one package and no module beside it: one in platform/ would shadow the stdlib's ``platform``."""
 
 import platform
 import re

@@ -31,13 +31,6 @@ GUARDS = (
         (ALL_KINDS,),
     ),
     Guard(
-        "a_fault_reads_nobodys_head",
-        RUNNER,
-        "routing=decode.routing if own else None",
-        "routing=self._decoder.head_routing(inputs.slot) if own else None",
-        (f"{FORMS}::test_another_generation_reads_nobodys_gains_embedding_and_head",),
-    ),
-    Guard(
         "an_eager_step_adds_lora_to_the_head",
         RUNNER,
         "if slot is not None and any(isinstance(",

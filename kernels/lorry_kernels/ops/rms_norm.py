@@ -21,7 +21,7 @@ _TILE = 1024
 """Elements of a program where a row has fewer."""
 
 
-@triton.jit(do_not_specialize=["rows", "slots"])
+@triton.jit(do_not_specialize=["rows", "slots", "slot_ptr", "offset_ptr"])
 def _rms_norm_kernel(
     x_ptr: tl.tensor, x_row: tl.tensor, x_head: tl.tensor, residual_ptr: tl.tensor, residual_row: tl.tensor,
     out_ptr: tl.tensor, out_row: tl.tensor, out_head: tl.tensor, weight_ptr: tl.tensor, vectors_ptr: tl.tensor,

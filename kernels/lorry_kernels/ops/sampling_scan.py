@@ -168,7 +168,11 @@ def _kept_by(mass: tl.tensor, count: tl.tensor, state: tl.tensor, BY_COUNT: tl.c
     return tl.where(tl.load(state + 6) != 0, before + number * weight, tl.load(state + 5))
 
 
-@triton.jit(do_not_specialize=["chunks"])
+_COLUMNS = ("temperature_ptr", "top_k_ptr", "top_p_ptr", "min_p_ptr", "seed_ptr", "choice_ptr", "position_ptr")
+"""A number a row. They may be columns of one buffer: wherever they begin, it is the same kernel."""
+
+
+@triton.jit(do_not_specialize=["chunks", *_COLUMNS])
 def scan_kernel(
     logits_ptr: tl.tensor, logits_stride: tl.tensor, peaks_ptr: tl.tensor, first_ptr: tl.tensor, least_ptr: tl.tensor,
     old_sums_ptr: tl.tensor, new_sums_ptr: tl.tensor, old_state_ptr: tl.tensor, new_state_ptr: tl.tensor,

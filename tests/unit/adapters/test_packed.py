@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from lorry.adapters.extra_bytes import extra_bytes
 from lorry.adapters.image.build import DeviceImage, build_image
+from lorry.adapters.image.memory import CudaPageLocks
 from lorry.adapters.image.packed import PackedImage, PageLayout, build_packed, word_sums
 from lorry.adapters.image.placing import place
 from lorry.adapters.plan import AdapterPlan
@@ -229,22 +231,6 @@ def test_what_damages_a_page_changes_its_sum(base: Path, made: Mapping[str, tupl
     assert tuple(word_sums(packed.pages).tolist()) != packed.page_sums
 
 
-@pytest.mark.parametrize("pinned", [False, True])
-def test_host_memory_is_counted_as_it_is_taken(
-    base: Path, made: Mapping[str, tuple[Path, AdapterPlan]], pinned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch takes pinned memory in powers of two, up to twice what was asked for."""
-    zeros = torch.zeros
-    monkeypatch.setattr(torch, "zeros", lambda *shape, pin_memory=False, **more: zeros(*shape, **more))
-    folder, plan = made["rank 256"]
-    spec = read_spec(base)
-    layout = replace(layout_of(spec), pinned=pinned)
-    image = build_packed(folder, plan, spec, layout, DIGEST, BaseTensors(base, spec, torch.float32))
-    least = image.pages.nbytes
-    assert image.nbytes == (1 << (least - 1).bit_length() if pinned else least)
-    assert image.nbytes >= least
-
-
 def test_a_rank_without_columns_is_refused(base: Path, made: Mapping[str, tuple[Path, AdapterPlan]]) -> None:
     spec = read_spec(base)
     with pytest.raises(AdapterLoadFailed, match="rank 256, over 16"):
@@ -302,25 +288,49 @@ def test_a_piece_larger_than_a_page_is_named() -> None:
         place([10, 4097], 4096)
 
 
-def test_all_that_is_copied_to_a_device_lies_in_pinned_memory(
-    base: Path, made: Mapping[str, tuple[Path, AdapterPlan]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pages, embedding and head. What takes them is told apart here by who asked for pinned memory."""
-    plain, pinned = torch.zeros, set()
+class Locks:
+    """What is locked, by address."""
 
-    def zeros(*size: int, pin_memory: bool = False, **options: Any) -> torch.Tensor:
-        found = plain(*size, **options)
-        if pin_memory:
-            pinned.add(found.untyped_storage().data_ptr())
-        return found
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
 
-    monkeypatch.setattr(torch, "zeros", zeros)
-    spec = read_spec(base)
-    layout = replace(layout_of(spec), pinned=True)
+    def lock(self, address: int, size: int) -> None:
+        assert address % 4096 == 0
+        self.held[address] = size
+
+    def unlock(self, address: int) -> None:
+        ctypes.string_at(address, self.held.pop(address))  # it is still mapped
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        first, last = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        return any(begin <= first and last <= begin + size for begin, size in self.held.items())
+
+
+def test_all_that_is_copied_to_a_device_is_locked(base: Path, made: Mapping[str, tuple[Path, AdapterPlan]]) -> None:
+    """Pages, embedding and head: as long as they are there, and no more than they take."""
+    spec, locks = read_spec(base), Locks()
+    layout = replace(layout_of(spec), locks=locks)
     for name in ("DoRA on everything", "whole matrices and norms"):
         packed = build_packed(*made[name], spec, layout, DIGEST, BaseTensors(base, spec, torch.float32))
+        plain = build_packed(*made[name], spec, layout_of(spec), DIGEST, BaseTensors(base, spec, torch.float32))
         assert packed.extras is not None
+        assert packed.checksum == plain.checksum
         copied = (packed.pages, *packed.extras.tensors())
         assert len(copied) > 2
-        assert {tensor.untyped_storage().data_ptr() for tensor in copied} <= pinned
-        assert packed.nbytes > sum(tensor.nbytes for tensor in copied), "in powers of two"
+        assert all(map(locks.has, copied))
+        assert sum(locks.held.values()) == packed.nbytes
+        del packed, copied
+        assert locks.held == {}
+
+
+def test_memory_that_cannot_be_locked_is_a_failed_load(
+    base: Path, made: Mapping[str, tuple[Path, AdapterPlan]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cudart = SimpleNamespace(cudaHostRegister=lambda address, size, flags: 2)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    spec = read_spec(base)
+    layout = replace(layout_of(spec), locks=CudaPageLocks())
+    with pytest.raises(
+        AdapterLoadFailed, match=r"bytes of host memory cannot be locked .*\(CUDA error 2\); lower tiers"
+    ):
+        build_packed(*made["patterns"], spec, layout, DIGEST, BaseTensors(base, spec, torch.float32))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lorry.adapters.header import HeaderLimits, HeaderRefused
 from lorry.adapters.image.extras import build_extras, extra_sums
-from lorry.adapters.image.memory import ImageMemory
+from lorry.adapters.image.memory import PageLocks, mapped
 from lorry.adapters.image.placing import place
 from lorry.adapters.image.source import BaseWeights, ImageSource, no_base
 from lorry.adapters.plan import AdapterPlan, ModulePlan
@@ -43,13 +43,13 @@ from lorry.layers.spec import DecoderSpec
 
 @dataclass(frozen=True, slots=True)
 class PageLayout:
-    """Of a device: bytes of a page, the type of its chunks, the columns of its slot rows. ``pinned``: host pages lie in
-    memory that the device can copy from without the CPU."""
+    """Of a device: bytes of a page, the type of its chunks, the columns of its slot rows. ``locks``: host images lie in
+    memory that the device can copy from without the CPU; None where it has none of its own."""
 
     page_bytes: int
     dtype: torch.dtype
     row: SlotRow
-    pinned: bool = False
+    locks: PageLocks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,11 @@ def build_packed(
     """
     try:
         with WeightFiles(directory, plan.weights, HeaderLimits()) as weights:
-            memory = ImageMemory(pinned=layout.pinned)
-            return _Packing(ImageSource(weights, spec, digest, base, memory), plan, layout).image()
+            return _Packing(ImageSource(weights, spec, digest, base), plan, layout).image()
     except HeaderRefused as error:
         raise AdapterLoadFailed(f"adapter {digest}: {error.message}", metadata={"adapter": digest}) from error
+    except OSError as error:
+        raise AdapterLoadFailed(f"adapter {digest}: {error}", metadata={"adapter": digest}) from error
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class _Packing:
             places, count = place(sizes, layout.page_bytes)
         except ValueError as error:
             raise self._source.failed(f"{error}; serve with larger KV pages (--page-tokens)") from error
-        pages = torch.zeros(count, layout.page_bytes, dtype=torch.uint8, pin_memory=layout.pinned)
+        pages = mapped(count * layout.page_bytes, layout.locks).view(count, layout.page_bytes)
         page_of, byte_of = np.full(row.offsets, -1, np.int32), np.zeros(row.offsets, np.int64)
         unit = np.ones(row.offsets, np.int64)
         for piece, at, size in zip(pieces, places, sizes, strict=True):
@@ -167,7 +168,7 @@ class _Packing:
             if extras.embedding is not None:
                 assert isinstance(extras.embedding, EmbeddingExtras)
                 embedding = self._chunked(extras.embedding, extras.vocabulary or self._source.spec.vocabulary)
-            whole = AdapterExtras({}, {}, embedding, self._head(extras), extras.vocabulary)
+            whole = _together(AdapterExtras({}, {}, embedding, self._head(extras), extras.vocabulary), layout.locks)
         extra_bytes = arena_bytes(whole)
         return PackedImage(
             digest=self._source.digest,
@@ -183,7 +184,7 @@ class _Packing:
             extra_sums=extra_sums(whole),
             checksum=checksum(pages, whole),
             extra_bytes=extra_bytes,
-            nbytes=_taken_by(whole, layout.pinned) + _taken(pages.nbytes, layout.pinned),
+            nbytes=extra_bytes + pages.nbytes,
         )
 
     def _chunked(self, own: EmbeddingExtras, ids: int) -> ChunkedEmbedding:
@@ -282,15 +283,16 @@ class _Packing:
             yield _vector(row.norms[name], weight)
 
 
-def _taken(nbytes: int, pinned: bool) -> int:
-    """Bytes of host memory: torch takes pinned memory in powers of two."""
-    return 1 << (nbytes - 1).bit_length() if pinned and nbytes else nbytes
+def _together(extras: AdapterExtras, locks: PageLocks | None) -> AdapterExtras:
+    """In one piece of memory that the device copies from."""
+    room, begin = mapped(arena_bytes(extras), locks), 0
 
+    def moved(tensor: Tensor) -> Tensor:
+        nonlocal begin
+        at, begin = begin, begin + -(-tensor.nbytes // ALIGN) * ALIGN
+        return room[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-def _taken_by(extras: AdapterExtras | None, pinned: bool) -> int:
-    if extras is None:
-        return 0
-    return sum({tensor.data_ptr(): _taken(tensor.nbytes, pinned) for tensor in extras.tensors()}.values())
+    return extras.map(moved)
 
 
 def _chunks(matrix: Tensor) -> Tensor:

@@ -114,6 +114,8 @@ def _largest_steps(build: Callable[[], PagedRunner], limits: SchedulerConfig, pa
     runner = build()
     runner.capture()
     warm_up(runner, limits, pages, page_tokens)
+    full, rest = divmod(limits.token_budget, limits.context_tokens)
+    runner.largest_prefill([*[limits.context_tokens] * full, *[rest] * (rest > 0)])
 
 
 __all__ = ["SHARE", "CudaMeter", "Meter", "Profile", "profile"]

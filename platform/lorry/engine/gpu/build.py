@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lorry.adapters.image.memory import CudaPageLocks
 from lorry.adapters.image.packed import PackedImage, PageLayout
 from lorry.adapters.image.placing import place
 from lorry.config import MemoryConfig, SchedulerConfig
@@ -45,7 +46,8 @@ class PagedParts:
 def page_layout(spec: DecoderSpec, memory: MemoryConfig, dtype: torch.dtype, device: torch.device) -> PageLayout:
     """What images are packed for."""
     size = PageArena.bytes_of_page(spec, memory.page_tokens, dtype)
-    return PageLayout(size, dtype, SlotRow(spec, memory.max_rank), pinned=device.type == "cuda")
+    locks = CudaPageLocks() if device.type == "cuda" else None
+    return PageLayout(size, dtype, SlotRow(spec, memory.max_rank), locks)
 
 
 def paged_ledger(spec: DecoderSpec, memory: MemoryConfig, layout: PageLayout, context_tokens: int) -> MemoryLedger:

@@ -124,6 +124,16 @@ class PagedRunner(PlanRunner[DeviceSlot]):
         assert batch.slot is not None
         warm_draws(self._decoder.logits(hidden, batch.slot, routing=self._decoder.head_routing(batch.slot)))
 
+    @torch.inference_mode()
+    def largest_prefill(self, lengths: Sequence[int]) -> None:
+        """A prefill of nobody's prompts of these lengths, with every product that adapters may ask for: for a profiling
+        pass."""
+        nobody = self._device.tables.nobody
+        inputs = upload(packed([padding_row(nobody)] * sum(lengths)).t().contiguous(), self._device.shape.device)
+        longer = [(tokens, tokens, nobody) for tokens in lengths]
+        batch = self._batch(inputs, 0, longer, True, self._beside[Form.SLICED])
+        self._decoder.hidden(batch, self._workspaces)
+
     def _capture(self, rows: int, form: Form) -> _Captured | None:
         if self._graphs is None:
             return None

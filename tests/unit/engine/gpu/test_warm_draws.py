@@ -8,14 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from lorry.engine.gpu.sampler import warm_draws
+from lorry.engine.gpu.sampler import draw_on_device, warm_draws
+from lorry.engine.sampler import SequenceState
+from lorry.ids import BASE_SLOT, Generation, SequenceId
+from lorry.request import SamplingParams
+from lorry.scheduler.plan import NewSequence, SequenceStep
 from lorry_kernels.ops import logprobs as logprobs_module
 from lorry_kernels.ops import sampling_scan
 from lorry_kernels.ops.launches import Launch, heard
 from lorry_kernels.ops.logprobs import logprobs
 from lorry_kernels.ops.sampling import SamplingFilters, SamplingRows, sample
-
-NOT_SPECIALISED = "chunks"
 
 
 def builds(call: Any) -> set[tuple[Any, ...]]:
@@ -23,15 +25,18 @@ def builds(call: Any) -> set[tuple[Any, ...]]:
     of it runs."""
     found: set[tuple[Any, ...]] = set()
 
-    def kind(value: Any) -> Any:
+    def kind(value: Any, free: bool) -> Any:
         if isinstance(value, Tensor):
-            return (value.dtype, value.data_ptr() % 16 == 0)
+            return (value.dtype, free or value.data_ptr() % 16 == 0)
+        if free:
+            return type(value)
         return (type(value), value == 1, value % 16 == 0) if isinstance(value, int) else value
 
     def told(launch: Launch) -> None:
         kernel = getattr(sampling_scan, launch.kernel, None) or getattr(logprobs_module, launch.kernel)
         named = zip(kernel.arg_names, launch.args, strict=False)
-        given = tuple(kind(value) for name, value in named if name != NOT_SPECIALISED)
+        free = kernel.kwargs.get("do_not_specialize", ())
+        given = tuple(kind(value, name in free) for name, value in named)
         found.add((launch.kernel, given, tuple(sorted(launch.kwargs.items()))))
 
     with heard(told):
@@ -58,3 +63,15 @@ def test_every_vocabularys_kernels_are_compiled_at_the_start(base: int, own: int
 def test_one_vocabulary_alone_would_not_do() -> None:
     """Or there would be nothing to warm."""
     assert not builds(lambda: draws(321, 3)) <= builds(lambda: draws(320, 3))
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_neither_does_it_matter_how_many_rows_are_drawn_at_once(rows: int, filtered: bool) -> None:
+    """Parameters of one row are columns of one buffer that begin anywhere in it."""
+    ids = [SequenceId(number) for number in range(rows)]
+    asked = SamplingParams(temperature=0.7, top_p=0.9 if filtered else 1.0, top_k=5 if filtered else 0)
+    states = {one: SequenceState.of(NewSequence(one, (1, 2), 2, asked)) for one in ids}
+    steps = [SequenceStep(one, 0, 2, 1, BASE_SLOT, Generation(0), None, ()) for one in ids]
+    warm = builds(lambda: warm_draws(torch.zeros(3, 320)))
+    assert builds(lambda: draw_on_device(steps, states, torch.zeros(rows, 320))) <= warm
