@@ -28,7 +28,11 @@ def gate(tmp_path: Path, *arguments: str, path: Sequence[Path] = ()) -> tuple[in
     done = subprocess.run(
         [sys.executable, "-m", "lorry_kernels.aot", "--json", str(report), *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "kernels", *path))), "TRITON_INTERPRET": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "kernels", *path))),
+            "TRITON_INTERPRET": "1",
+        },
         capture_output=True,
         text=True,
         check=False,

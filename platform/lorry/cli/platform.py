@@ -42,6 +42,7 @@ from lorry.config import (
 from lorry.engine.contract import EngineInfo
 from lorry.engine.settings import Choice
 from lorry.engine.supervise import EngineSupervisor
+from lorry.engine.weight_type import TypeChoice
 from lorry.errors import LorryError, Unavailable
 from lorry.gateway.desk import GatewayDesk
 from lorry.gateway.ending import ended
@@ -87,7 +88,7 @@ class Settings:
     """Where operators look; None is nowhere."""
     web: WebConfig | None = None
     """Where the dashboards are; None is nowhere."""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[Choice | TypeChoice, ...] = ()
     """The settings that were derived, with their reasons: said at the start, kept in the state."""
     summary: str | None = None
     """Is said in their place."""

@@ -29,6 +29,7 @@ from lorry.config import (
 from lorry.engine.gpu.card import Card, look
 from lorry.engine.gpu.settings import derive_for_card, machine_memory
 from lorry.engine.settings import EngineSettings, ModelNumbers, derive
+from lorry.engine.weight_type import choose_type, cpu_flags
 from lorry.errors import FailedPrecondition
 from lorry.gateway.observe import trace_config
 from lorry.loops import settle
@@ -82,6 +83,9 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
 
 def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: Card | None) -> Settings:
     """Derived from base, budget, cores and ``card``, but for what the operator chose."""
+    numbers = ModelNumbers.read(base_dir, options.dtype)
+    kind = choose_type(options.dtype, card is not None, numbers, machine_memory(), cpu_flags())
+    options = argparse.Namespace(**{**vars(options), "dtype": kind.value})
     settings = Settings(
         home,
         base_dir,
@@ -110,7 +114,7 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
     if card is None:
         chosen, memory = chosen_settings(options, base_dir), _memory(options)
         start_s, slots = options.start_s or settings.restarts.start_s, options.max_slots or memory.max_slots
-        settings = replace(settings, choices=chosen.choices, host_bytes=options.host_tier)
+        settings = replace(settings, choices=(kind, *chosen.choices), host_bytes=options.host_tier)
     else:
         memory = _memory(options, auto=0)
         given = {
@@ -123,7 +127,8 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
         context, cores = _scheduler(options).context_tokens, usable_cores()
         found = derive_for_card(numbers, memory, card, cores, machine_memory(), context, options.dtype, given)
         chosen, start_s, slots = found.engine, found.start_s.value, found.max_slots.value
-        settings = replace(settings, choices=found.choices, summary=str(found), host_bytes=found.host_bytes.value)
+        settings = replace(settings, choices=(kind, *found.choices), summary=str(found))
+        settings = replace(settings, host_bytes=found.host_bytes.value)
     return replace(
         settings,
         memory=replace(chosen.memory(memory), max_slots=slots),

@@ -133,7 +133,7 @@ def test_a_cpus_settings_are_as_they_were(tmp_path: Path) -> None:
     )
     assert (plain.summary, plain.host_bytes, plain.restarts) == (None, None, RestartConfig())
     assert plain.scheduler.context_tokens == SchedulerConfig().context_tokens
-    assert plain.choices[0].name == "max_sequences"
+    assert [choice.name for choice in plain.choices[:2]] == ["dtype", "max_sequences"]
     assert settings("--memory-budget", "auto") == plain
     own = settings("--host-tier", "3GiB", "--max-slots", "5", "--start-s", "77")
     assert (own.host_bytes, own.memory.max_slots, own.restarts.start_s) == (3 * GIB, 5, 77.0)

@@ -10,7 +10,7 @@ from lorry.cli.sizes import budget, count, fraction, number, part, port, seconds
 from lorry.config import HTTP_PORT, WEB_PORT, GatewayConfig, MemoryConfig, OpsConfig, SchedulerConfig
 from lorry.logs import FORMATS, LEVELS
 
-DTYPES = ("bfloat16", "float16", "float32")
+DTYPES = ("auto", "bfloat16", "float16", "float32")
 DERIVED = {
     "max-sequences": "most requests in a step",
     "token-budget": "most tokens of a step",
@@ -68,7 +68,12 @@ def _serve(commands: Commands) -> None:
     ):
         text = f"{what} (default: %(default)s)"
         serve.add_argument(f"--{name}-fraction", type=kind, default=default, metavar="F", help=text)
-    serve.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of the base's weights")
+    serve.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=DTYPES[0],
+        help="of the base's weights; auto: bfloat16, or float32 on a CPU without products of it (default: %(default)s)",
+    )
     serve.add_argument("--device", default="cpu", help="cpu, or cuda or cuda:1 for a GPU (default: %(default)s)")
     serve.add_argument(
         "--context-tokens",
