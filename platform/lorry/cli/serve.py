@@ -29,7 +29,7 @@ from lorry.config import (
 from lorry.engine.gpu.card import Card, look
 from lorry.engine.gpu.settings import derive_for_card, machine_memory
 from lorry.engine.settings import EngineSettings, ModelNumbers, derive
-from lorry.engine.weight_type import choose_type, cpu_flags
+from lorry.engine.weight_type import type_here
 from lorry.errors import FailedPrecondition
 from lorry.gateway.observe import trace_config
 from lorry.loops import settle
@@ -83,8 +83,7 @@ async def serve(options: argparse.Namespace, home: Path) -> int:
 
 def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: Card | None) -> Settings:
     """Derived from base, budget, cores and ``card``, but for what the operator chose."""
-    numbers = ModelNumbers.read(base_dir, options.dtype)
-    kind = choose_type(options.dtype, card is not None, numbers, machine_memory(), cpu_flags())
+    kind = type_here(base_dir, options.dtype, gpu=card is not None)
     options = argparse.Namespace(**{**vars(options), "dtype": kind.value})
     settings = Settings(
         home,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lorry.engine.gpu.settings import machine_memory
 from lorry.engine.settings import ModelNumbers
 
 AUTO = "auto"
@@ -47,6 +48,11 @@ def choose_type(asked: str, gpu: bool, model: ModelNumbers, machine_bytes: int, 
     return TypeChoice("float32", "this CPU has no products of bfloat16; emulated, a prompt takes several times as long")
 
 
+def type_here(base_dir: Path, asked: str = AUTO, *, gpu: bool = False) -> TypeChoice:
+    """``choose_type`` of a base's folder on this machine. Raises UnsupportedBase as ``ModelNumbers.read``."""
+    return choose_type(asked, gpu, ModelNumbers.read(base_dir, asked), machine_memory(), cpu_flags())
+
+
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """What the first core says it can; empty where that cannot be read."""
     try:
@@ -57,4 +63,4 @@ def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset(found.partition(":")[2].split())
 
 
-__all__ = ["AUTO", "TypeChoice", "choose_type", "cpu_flags"]
+__all__ = ["AUTO", "TypeChoice", "choose_type", "cpu_flags", "type_here"]

@@ -29,6 +29,7 @@ from lorry.cli.platform import Platform, Settings
 from lorry.client.admin import AdminClient
 from lorry.config import WEB_PORT, GatewayConfig, SchedulerConfig
 from lorry.engine.contract import EngineInfo
+from lorry.engine.weight_type import type_here
 from lorry.errors import InternalError, ResourceNotFound
 
 _REFRESH_PER_S = 8
@@ -59,7 +60,11 @@ async def run_demo(home: Path, console: Console, svg: Path | None = None) -> int
     with HomeLock(own):
         await asyncio.to_thread(_empty, own.root)
     settings = Settings(
-        own, base_dir, gateway=replace(GatewayConfig(), port=0), scheduler=SchedulerConfig(context_tokens=1024)
+        own,
+        base_dir,
+        gateway=replace(GatewayConfig(), port=0),
+        scheduler=SchedulerConfig(context_tokens=1024),
+        dtype=type_here(base_dir).value,
     )
 
     def say(line: str) -> None:
