@@ -31,7 +31,7 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
     rows = _fitting(machine, sizes, log)
     engine = _Engine(machine, sizes, rows, log)
     for row in rows:
-        name = f"{row.rows or row.adapters} rows, {row.adapters} adapters r{row.rank}, {row.context} tokens each"
+        name = f"{row.tokens} rows, {row.adapters} adapters r{row.rank}, {row.context} tokens each"
         with log.trying(name):
             engine.decode(row, name)
     sequences, tokens = sizes.engine_prefill
@@ -85,7 +85,6 @@ class _Engine:
         graphs = self._graphs(count)
         world.end(*chats)
         base, lora = (statistics.median(taken[kind]) * 1e3 for kind in ("base", "lora"))
-        least = self.sizes.targets.get(f"engine {row.adapters}", 0.0)
         more = {"base_ms": base, "base_tokens_s": count / base * 1e3, "tokens_s": count / lora * 1e3, **graphs}
         self.log.figure(
             Figure(
@@ -94,8 +93,8 @@ class _Engine:
                 "ms",
                 f"base-only's speed, {base:.2f} ms",
                 base / lora,
-                f">= {least:g}" if least else "",
-                base / lora >= least if least else None,
+                f">= {row.least_of_base:g}" if row.least_of_base else "",
+                base / lora >= row.least_of_base if row.least_of_base else None,
                 more,
             )
         )

@@ -24,6 +24,8 @@ from gpu.processes import TOTAL_S, run_parts
 from gpu.sizes import FULL, TOY
 from gpu.table import table
 
+from lorry.config import MemoryConfig
+
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "benchmarks" / "gpu_check.py"
 SECONDS = 300.0
@@ -156,7 +158,7 @@ def test_parts_end_within_eight_minutes() -> None:
 
 
 def test_the_full_size_is_the_issues() -> None:
-    assert [row.adapters for row in FULL.engine_rows] == [1, 8, 32, 64, 256]
+    assert [row.adapters for row in FULL.engine_rows if row.tokens == row.adapters] == [1, 8, 32, 64, 256]
     assert {row.rank for row in FULL.engine_rows} == {16}
     assert (FULL.shape.name, FULL.layers) == ("Llama-3-8B", 32)
     token_bytes = 2 * FULL.shape.kv_heads * FULL.shape.head_dim * 2
@@ -164,6 +166,17 @@ def test_the_full_size_is_the_issues() -> None:
     assert min(sizes) >= 64e6
     assert max(sizes) >= 1 << 30
     assert (min(rank for rank in FULL.ranks if rank), max(FULL.ranks)) == (1, 256)
+
+
+def test_targets_of_a_whole_step_are_judged_at_their_own_load() -> None:
+    """kernels.md: of 8 adapters, at 8 and at 64 sequences; of as many adapters as rows none is stated."""
+    judged = {(row.adapters, row.tokens, row.context): row.least_of_base for row in FULL.engine_rows}
+    assert {load: least for load, least in judged.items() if least} == {(8, 8, 2048): 0.88, (8, 64, 2048): 0.94}
+
+
+def test_what_is_timed_has_the_served_pages() -> None:
+    assert FULL.page_tokens == MemoryConfig().page_tokens == 64
+    assert {16, 64} <= {heads.page for heads in FULL.decode if heads.dim == FULL.shape.head_dim}
 
 
 def silent(found: list[str]) -> Log:
