@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpu.lora_cases import FULL_CASES, TOY_CASES, LoraCase
 from lorry.config import MemoryConfig
 from lorry_kernels.aot.build import SHAPES, ModelShape
-from lorry_kernels.tuning.rows import Phase
 
 RANKS = (1, 2, 3, 8, 15, 16, 17, 24, 64, 128, 256, 0)
 LLAMA = next(shape for shape in SHAPES if shape.name == "Llama-3-8B")
 SERVED_PAGE = MemoryConfig().page_tokens
 TOY_SHAPE = ModelShape("toy", 64, 96, 4, 2, 16, 320)
-
-
-@dataclass(frozen=True, slots=True)
-class LoraCase:
-    """``k`` features, N of each slice; ``tokens`` of each phase; ``extras`` as in ``tests.kernels.lora_site``."""
-
-    k: int
-    widths: tuple[int, ...]
-    tokens: tuple[tuple[Phase, int], ...] = (("decode", 33), ("prefill", 150))
-    extras: str = "none"
-    shared: bool = False
-    every_dtype: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +111,7 @@ _EDGES = (1, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1023, 1024, 1025, 1537, 2000
 
 FULL = Sizes(
     ranks=RANKS,
-    lora=(
-        LoraCase(4096, (4096, 1024, 1024), extras="all", every_dtype=True),
-        LoraCase(14336, (4096,), extras="gain"),
-        LoraCase(4096, (14336, 14336)),
-        LoraCase(576, (576, 192, 192), extras="addend"),
-        LoraCase(1000, (48, 1000), extras="bias"),
-        LoraCase(1536, (576, 64), shared=True),
-    ),
+    lora=FULL_CASES,
     routing=((1, 1), (15, 4), (16, 300), (33, 7), (256, 256), (1000, 40)),
     decode=_FULL_DECODE,
     decode_lengths=_EDGES,
@@ -178,7 +159,7 @@ FULL = Sizes(
 
 TOY = Sizes(
     ranks=(17, 1, 0),
-    lora=(LoraCase(64, (48, 32), (("decode", 4), ("prefill", 3)), "all"),),
+    lora=TOY_CASES,
     routing=((19, 4),),
     decode=(Heads(2, 2, 16, 16, 20),),
     decode_lengths=(1, 17, 33),
@@ -207,4 +188,4 @@ TOY = Sizes(
     loads=1,
 )
 
-__all__ = ["FULL", "LLAMA", "TOY", "Heads", "LoraCase", "Row", "Sizes"]
+__all__ = ["FULL", "LLAMA", "TOY", "Heads", "Row", "Sizes"]
