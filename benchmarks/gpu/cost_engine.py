@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from gpu.base_only import base_only
 from gpu.images import digest_of
 from gpu.log import Figure, Log
 from gpu.machine import Machine, fill_with_noise, interleaved
@@ -34,6 +35,10 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
         name = f"{row.tokens} rows, {row.adapters} adapters r{row.rank}, {row.context} tokens each"
         with log.trying(name):
             engine.decode(row, name)
+    with log.trying("base-only launches"):
+        bucket = bucket_of(engine.world.runner._buckets, rows[0].tokens)
+        assert bucket is not None
+        base_only(engine.world.runner, bucket, log)
     sequences, tokens = sizes.engine_prefill
     with log.trying("prefill"):
         engine.prefill(sequences, tokens)
