@@ -161,6 +161,13 @@ class World:
         self._loads.append(SlotLoad(made.slot, made.generation, made.key, chunks))
         return made
 
+    def load_at_once(self, adapter: Adapter) -> Adapter:
+        """Once more, into its slot and pages, by no plan: enqueued behind the step before."""
+        made = replace(adapter, generation=Generation(next(self._generations)))
+        load = SlotLoad(made.slot, made.generation, made.key, made.chunks)
+        self.adapters.load(load, self.images[adapter.key.digest], next(self._steps))
+        return made
+
     def unload(self, adapter: Adapter) -> None:
         """The next step empties its slot and gives its pages back."""
         self._unloads.append(adapter.slot)
