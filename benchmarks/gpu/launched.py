@@ -34,7 +34,7 @@ def _compiled(names: list[str], call: Callable[[], object]) -> None:
 
     @wraps(plain)
     def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        names.append(kernel.__name__)
+        names.append(kernel.fn.__name__)
         return plain(kernel, *args, **kwargs)
 
     JITFunction.run = run

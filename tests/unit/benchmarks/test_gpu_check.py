@@ -18,6 +18,7 @@ import torch
 from gpu import check_attention, check_fused, check_lora, versions
 from gpu.bounds import of_bound, same_bits
 from gpu.log import Check, Figure, Found, Log, OutOfTime
+from gpu.lora_cases import LoraBatch
 from gpu.machine import Interpreter
 from gpu.parts import PARTS, Part, passed, run_part
 from gpu.processes import TOTAL_S, run_parts
@@ -41,20 +42,20 @@ def test_every_part_at_toy_size(part: Part) -> None:
         assert figure.beside, "every figure is held against something"
 
 
+def at_most(tokens: int, batches: Sequence[LoraBatch]) -> tuple[LoraBatch, ...]:
+    return tuple(replace(batch, tokens=min(batch.tokens, tokens)) for batch in batches)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("module", [check_lora, check_attention, check_fused])
 def test_the_full_cases_on_small_sizes(module: ModuleType) -> None:
     """All heads, ranks and edges that a card sees; what the interpreter has no time for is smaller."""
-    small = [
-        replace(
-            case,
-            k=min(case.k, 576),
-            widths=tuple(min(n, 192) for n in case.widths),
-            batches=tuple(replace(batch, tokens=min(batch.tokens, 24)) for batch in case.batches[: 6 if at else None]),
-        )
-        for at, case in enumerate(FULL.lora)
-    ]
+    first, *others = FULL.lora
+    small = [replace(first, k=64, widths=(48, 16, 32), batches=at_most(24, first.batches))]
+    for case in others:
+        k, widths = min(case.k, 576), tuple(min(n, 192) for n in case.widths)
+        small.append(replace(case, k=k, widths=widths, batches=at_most(24, case.batches[::3])))
     sizes = replace(
         FULL,
         lora=tuple(small),
