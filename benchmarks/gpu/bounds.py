@@ -18,23 +18,24 @@ of an edge than the oracle's, and y. Attention: each weight, and the result. Rot
 float32 angles. ONE: one rounding, and float32 sums before it."""
 
 
-def of_bound(found: Tensor, want: Tensor, units: float) -> float:
-    """The largest error over its bound: ``units`` of the row's largest magnitude. ``found`` ``[T, ...]`` of the type
-    that is judged, ``want`` float64 of its shape on the CPU. NaN where a value is not finite."""
+def of_bound(found: Tensor, want: Tensor, units: float, dtype: torch.dtype | None = None) -> float:
+    """The largest error over its bound: ``units`` of the row's largest magnitude. ``found`` ``[T, ...]``, ``want``
+    float64 of its shape, judged where that lies; ``dtype``: what is rounded to, None: ``found``'s. NaN where a value is
+    not finite."""
     if not found.numel():
         return 0.0
-    got, rows = found.detach().cpu().to(torch.float64).flatten(1), want.flatten(1)
+    got, rows = found.detach().to(want.device, torch.float64).flatten(1), want.flatten(1)
     if not bool(torch.isfinite(got).all()):
         return float("nan")
     most = rows.abs().amax(1, keepdim=True).clamp(min=1e-3)
-    return float(((got - rows).abs() / (units * UNIT[found.dtype] * most)).max())
+    return float(((got - rows).abs() / (units * UNIT[dtype or found.dtype] * most)).max())
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """NaN and the sign of zero included."""
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64, 1: torch.uint8}[one.dtype.itemsize]
     return one.shape == other.shape and torch.equal(
-        one.contiguous().view(whole).cpu(), other.contiguous().view(whole).cpu()
+        one.contiguous().view(whole), other.to(one.device).contiguous().view(whole)
     )
 
 

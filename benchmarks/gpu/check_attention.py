@@ -24,7 +24,7 @@ _REFERENCE_QUERIES = 40
 
 
 def run(machine: Machine, sizes: Sizes, log: Log) -> None:
-    for heads in sizes.decode[:3]:
+    for heads in sizes.decode:
         for dtype in machine.dtypes if heads.every_dtype else machine.dtypes[:1]:
             name = f"kv_write {_name(heads, dtype)}"
             with log.trying(name):
@@ -44,7 +44,7 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
 def _name(heads: Heads, dtype: torch.dtype) -> str:
     window = "" if heads.window is None else f" window {heads.window}"
     short = "bf16" if dtype == torch.bfloat16 else "fp16"
-    return f"D={heads.dim} group {heads.group} page {heads.page}{window} {short}"
+    return f"{heads.name}{window} {short}"
 
 
 def _check_write(machine: Machine, log: Log, name: str, heads: Heads, dtype: torch.dtype) -> None:

@@ -36,7 +36,7 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
     for dtype in machine.dtypes:
         made = _Fused(machine, dtype, log)
         cases += [(f"rms_norm {size}", partial(made.norm, size)) for size in sizes.hidden]
-        cases += [(f"rotary D={heads.dim}", partial(made.rotary, heads)) for heads in sizes.decode[:4]]
+        cases += [(f"rotary {heads.name}", partial(made.rotary, heads)) for heads in sizes.decode]
         cases += [("silu_mul", partial(made.silu, sizes.wide))]
         cases += [("input_gain", partial(made.gain, sizes.hidden[0]))]
         cases += [("embedding", partial(made.embedding, sizes.hidden[0]))]
@@ -76,7 +76,7 @@ class _Fused:
 
     def rotary(self, heads: Heads) -> None:
         """Heads of one qkv buffer, normed with own weights, turned, k and v into their pages."""
-        kv, dim, name = heads.kv_heads, heads.dim, f"rotary D={heads.dim} {self.short}"
+        kv, dim, name = heads.kv_heads, heads.dim, f"rotary {heads.name} {self.short}"
         count = kv * heads.group
         qkv = self.noise(_TOKENS, count + 2 * kv, dim)
         position = [(977 * i + 3) % 4000 for i in range(_TOKENS)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -16,9 +17,11 @@ from gpu.reference_model import ReferenceModel
 from gpu.sizes import Sizes
 from gpu.world import Adapter, Chat, World, key_of, random_tensors, spec_of
 from lorry.engine.gpu import runner
+from lorry.engine.gpu.forms import Form
 from lorry.errors import SlotIntegrity
 from lorry.ids import SequenceId
 from lorry.layers.sites import LoraSite
+from lorry.layers.slot_row import CHUNK_ROWS
 from lorry.scheduler.plan import StepResult
 
 _UNITS = 10.0
@@ -61,20 +64,25 @@ class _Replay:
         self.spec = spec_of(sizes.small, sizes.small_layers, 256)
         self.tensors = random_tensors(self.spec, self.dtype, machine.device)
         self.ranks = [rank for rank in sizes.ranks if rank <= 64] or [16]
+        heads = [rank for rank in self.ranks if rank > 16] or [16]
+        self.head_rank = {"d": heads[0], "e": heads[-1]}
         self.sides = [self._side(graphs) for graphs in (True, False)]
-        self._references: dict[str | None, ReferenceModel] = {}
+        self._references: dict[tuple[str | None, bool], ReferenceModel] = {}
 
     def _side(self, graphs: bool) -> _Side:
+        rank, spec = -(-max(self.ranks) // 16) * 16, self.spec
+        head_bytes = rank * (spec.hidden + spec.vocabulary + CHUNK_ROWS) * self.dtype.itemsize
         world = World(
             self.machine,
             self.spec,
             self.dtype,
             slots=3,
-            max_rank=-(-max(self.ranks) // 16) * 16,
+            max_rank=rank,
             page_tokens=64,
             kv_tokens=4 * 256,
             adapters=4,
             max_sequences=4,
+            extra_bytes=2 * head_bytes,
             graphs=graphs,
             deviation=(self.spec.hidden * 16) ** -0.25,
             tensors=dict(self.tensors),
@@ -82,18 +90,24 @@ class _Replay:
         return _Side(world)
 
     def run(self) -> None:
-        """The same graph of four rows all along. Sequences begin anew with their adapters: cached keys are theirs."""
+        """Two graphs of four rows all along, one of them for adapters with LoRA on the head. Sequences begin anew with
+        their adapters: cached keys are theirs."""
         for name, slot in (("a", 0), ("b", 1)):
             self._load(name, slot)
         self._batch("as captured", ("a", "b", None, "a"), 2)
         self._swap("a", "c", 0)
         self._batch("a slot loaded anew", ("c", "b", None, "c"))
-        self._swap("c", None, 0)
-        self._batch("a slot emptied, a padded row", (None, "b", None))
+        self._swap("c", "d", 0)
+        self._batch("LoRA on the head", ("d", "b", None, "d"))
+        self._swap("d", None, 0)
         self._load("a", 2)
+        self._batch("a slot emptied, another filled, a padded row", (None, "b", "a"))
+        self._swap("a", "e", 2)
         self._batch("no adapters", (None, None, None, None))
-        self._batch("another slot filled", ("b", "a", "b", None))
-        self._fault([(0, "b"), (1, "a"), (2, "b"), (3, None)], "b")
+        self._batch("another head in another slot", ("b", "e", "b", None))
+        own = [bucket for bucket, form in self.sides[0].world.runner._captured if form == Form.OWN]
+        self.log.equal("LoRA on the head runs in one graph", own == [4], f"of {own} rows")
+        self._fault([(0, "b"), (1, "e"), (2, "b"), (3, None)], "b")
 
     def _batch(self, what: str, names: Sequence[str | None], replays: int = 1) -> None:
         """Prefill of fresh sequences, eager on both sides, then decode steps."""
@@ -109,7 +123,7 @@ class _Replay:
 
     def _load(self, name: str, slot: int) -> None:
         for side in self.sides:
-            side.loaded[name] = side.world.load(digest_of(name), slot, self._rank_of(name))
+            side.loaded[name] = side.world.load(digest_of(name), slot, self._rank_of(name), self.head_rank.get(name, 0))
 
     def _swap(self, old: str, new: str | None, slot: int) -> None:
         for side in self.sides:
@@ -147,10 +161,12 @@ class _Replay:
         apart = max(float((graph[at].double() - eager[at].double()).abs().max()) for at in wanted)
         self.log.check(f"{what}: graph = eager" + (", bit for bit" if apart == 0 else ""), apart / bound)
         for (at, name), known in zip(rows, before, strict=True):
-            if name is not None:
-                other = self._reference(None).logits(self._prefix(0, at, known))
-                away = float((other - wanted[at]).abs().max()) / bound
-                self.log.equal(f"{what}: {name} is not the base", away > 2, f"only {away:.1f} bounds away")
+            others = {} if name is None else {"the base": self._reference(None)}
+            if name in self.head_rank:
+                others["the same without its head"] = self._reference(name, head=False)
+            for other, model in others.items():
+                away = float((model.logits(self._prefix(0, at, known)) - wanted[at]).abs().max()) / bound
+                self.log.equal(f"{what}: {name} is not {other}", away > 2, f"only {away:.1f} bounds away")
         for side in self.sides:  # Near ties may part the two: both go on with the first one's tokens.
             for at in wanted:
                 chat, told = side.chats[at], self.sides[0].chats[at].outputs
@@ -164,12 +180,15 @@ class _Replay:
     def _ids(self, side: int, at: int) -> list[int]:
         return self.sides[side].chats[at].outputs
 
-    def _reference(self, name: str | None) -> ReferenceModel:
-        if name not in self._references:
+    def _reference(self, name: str | None, head: bool = True) -> ReferenceModel:
+        key = (name, head)
+        if key not in self._references:
             world = self.sides[0].world
             image = world.images[digest_of(name)] if name else None
-            self._references[name] = ReferenceModel(self.spec, self.tensors, world.maker, image)
-        return self._references[name]
+            if image is not None and not head:
+                image = replace(image, extras=None)
+            self._references[key] = ReferenceModel(self.spec, self.tensors, world.maker, image)
+        return self._references[key]
 
     def _run(self, side: _Side, rows: Rows, counts: Sequence[int] | None) -> tuple[StepResult, dict[int, Tensor]]:
         with _recorded() as logits:

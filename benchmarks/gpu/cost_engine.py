@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from gpu.base_only import base_only
 from gpu.images import digest_of
 from gpu.log import Figure, Log
 from gpu.machine import Machine, fill_with_noise, interleaved
@@ -31,9 +32,13 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
     rows = _fitting(machine, sizes, log)
     engine = _Engine(machine, sizes, rows, log)
     for row in rows:
-        name = f"{row.rows or row.adapters} rows, {row.adapters} adapters r{row.rank}, {row.context} tokens each"
+        name = f"{row.tokens} rows, {row.adapters} adapters r{row.rank}, {row.context} tokens each"
         with log.trying(name):
             engine.decode(row, name)
+    with log.trying("base-only launches"):
+        bucket = bucket_of(engine.world.runner._buckets, rows[0].tokens)
+        assert bucket is not None
+        base_only(engine.world.runner, bucket, log)
     sequences, tokens = sizes.engine_prefill
     with log.trying("prefill"):
         engine.prefill(sequences, tokens)
@@ -85,7 +90,6 @@ class _Engine:
         graphs = self._graphs(count)
         world.end(*chats)
         base, lora = (statistics.median(taken[kind]) * 1e3 for kind in ("base", "lora"))
-        least = self.sizes.targets.get(f"engine {row.adapters}", 0.0)
         more = {"base_ms": base, "base_tokens_s": count / base * 1e3, "tokens_s": count / lora * 1e3, **graphs}
         self.log.figure(
             Figure(
@@ -94,8 +98,8 @@ class _Engine:
                 "ms",
                 f"base-only's speed, {base:.2f} ms",
                 base / lora,
-                f">= {least:g}" if least else "",
-                base / lora >= least if least else None,
+                f">= {row.least_of_base:g}" if row.least_of_base else "",
+                base / lora >= row.least_of_base if row.least_of_base else None,
                 more,
             )
         )

@@ -30,6 +30,8 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
         loads.alone()
     with log.trying("load in a step's plan"):
         loads.in_a_plan()
+    with log.trying("load between steps"):
+        loads.between()
     with log.trying("copies beside a step"):
         loads.beside()
 
@@ -45,6 +47,7 @@ class _Loads:
         digest = digest_of("coming")
         image = self.world.maker.image(digest, lambda site, index: _RANK)
         host = image.pages.cpu()
+        self.ceiling = pinned_bytes_s(machine, image.nbytes, sizes.rounds)
         self.image = replace(image, pages=host.pin_memory() if machine.device.type == "cuda" else host)
         self.world.images[digest] = self.image
         ids = [(17 * at) % 50 + 1 for at in range(row.context)]
@@ -74,7 +77,6 @@ class _Loads:
     def alone(self) -> None:
         """Its bytes are copied, summed up and compared, and its row published; from the second one on the one before is
         summed up and emptied too."""
-        ceiling = pinned_bytes_s(self.machine, self.image.nbytes, self.sizes.rounds)
         self._seconds([], True)
         taken = statistics.median(self._seconds([], True) for _ in range(self.sizes.loads))
         rate = self.image.nbytes / taken
@@ -83,8 +85,8 @@ class _Loads:
                 f"load of {self.image.nbytes / 1e6:.0f} MB in {self.image.chunk_count} pages",
                 taken * 1e3,
                 "ms",
-                f"a pinned copy's {ceiling / 1e9:.1f} GB/s",
-                rate / ceiling,
+                f"a pinned copy's {self.ceiling / 1e9:.1f} GB/s",
+                rate / self.ceiling,
                 more={"GB_s": rate / 1e9},
             )
         )
@@ -104,10 +106,43 @@ class _Loads:
             )
         )
 
+    def between(self) -> None:
+        """What the engine does: copies wait for the step before, and the step behind waits for them and their sums."""
+        run, ran, waited, behind = self._captured_step(), [], [], []
+
+        def load() -> None:
+            assert self.coming is not None
+            self.coming = self.world.load_at_once(self.coming)
+
+        for _ in range(self.sizes.loads):
+            self.log.watch()
+            self.machine.sync()
+            ran.append(self.machine.microseconds(run))
+            run()
+            waited.append(self.machine.microseconds(load))  # its clock begins where that step ends
+            behind.append(self.machine.microseconds(run))
+        alone, pause, after = (statistics.median(taken) for taken in (ran, waited, behind))
+        rate = self.image.nbytes / pause * 1e6
+        self.log.figure(
+            Figure(
+                "load of one between two captured steps: the second waits",
+                pause / 1e3,
+                "ms",
+                f"a pinned copy's {self.ceiling / 1e9:.1f} GB/s",
+                rate / self.ceiling,
+                more={"GB_s": rate / 1e9, "of_a_step": pause / alone},
+            )
+        )
+        name = "captured step right behind that load"
+        self.log.figure(Figure(name, after / 1e3, "ms", f"alone, {alone / 1e3:.2f} ms", after / alone))
+
+    def _captured_step(self) -> Callable[[], object]:
+        return next(held.graph.run for (_, form), held in self.world.runner._captured.items() if form)
+
     def beside(self) -> None:
-        """The captured step alone, while pages come in on another stream."""
-        runner = self.world.runner
-        run = next(held.graph.run for (_, lora), held in runner._captured.items() if lora)
+        """Not what the engine does, whose copies and steps wait for each other: what they would cost a step that they
+        ran beside. Into memory that is nobody's."""
+        run = self._captured_step()
         target = torch.empty_like(self.image.pages, device=self.machine.device)
 
         def copies() -> None:
@@ -117,17 +152,15 @@ class _Loads:
         def timed(before: Callable[[], None]) -> float:
             self.machine.sync()
             before()
-            with torch.inference_mode():
-                return self.machine.microseconds(run)
+            return self.machine.microseconds(run)
 
         alone, beside = [], []
         for _ in range(self.sizes.rounds):
             alone.append(timed(lambda: None))
             beside.append(timed(lambda: self.machine.aside(copies)))
         one, other = statistics.median(alone) / 1e3, statistics.median(beside) / 1e3
-        self.log.figure(
-            Figure("captured step while adapters are copied", other, "ms", f"alone, {one:.2f} ms", other / one)
-        )
+        name = "step beside copies of the same bytes (not what the engine does yet)"
+        self.log.figure(Figure(name, other, "ms", f"alone, {one:.2f} ms", other / one))
 
 
 __all__ = ["run"]

@@ -35,6 +35,8 @@ def run(machine: Machine, sizes: Sizes, log: Log) -> None:
         weights = _weights(machine, sizes.shape, layers)
         for row in sizes.lora_rows:
             name = f"r{row.rank}, {row.adapters} adapters in {row.tokens} rows"
+            if not row.adapters:
+                name = f"{row.tokens} base rows in a step with LoRA"
             name += f", pool of r{row.max_rank}" if row.pool else ""
             with log.trying(name):
                 _decode_figure(machine, log, name, weights, row, sizes, ceilings)

@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lorry.adapters.image.extras import extra_sums
 from lorry.adapters.image.packed import PackedImage, PageLayout, word_sums
 from lorry.adapters.image.placing import Place, place
 from lorry.ids import AdapterDigest
+from lorry.layers.extras import AdapterExtras, ChunkedHead
+from lorry.layers.extras_arena import arena_bytes
 from lorry.layers.sites import LoraSite
-from lorry.layers.slot_row import CHUNK_RANK
+from lorry.layers.slot_row import CHUNK_RANK, CHUNK_ROWS
 from lorry.layers.spec import DecoderSpec
 
 SCALE = 0.5
@@ -47,8 +50,8 @@ class ImageMaker:
     def __init__(self, spec: DecoderSpec, layout: PageLayout, device: torch.device, deviation: float) -> None:
         self._spec, self._layout, self._device, self._deviation = spec, layout, device, deviation
 
-    def image(self, digest: AdapterDigest, rank_of: RankOf) -> PackedImage:
-        """The same bytes for the same digest."""
+    def image(self, digest: AdapterDigest, rank_of: RankOf, head_rank: int = 0) -> PackedImage:
+        """The same bytes for the same digest. ``head_rank``: of LoRA on the head, 0 for none."""
         layout, row = self._layout, self._layout.row
         pieces, scales = self._pieces(rank_of)
         itemsize = layout.dtype.itemsize
@@ -64,22 +67,36 @@ class ImageMaker:
             if piece.spare[0] != slice(0, 0) and piece.spare[1] != slice(0, 0):
                 _cut(values, piece.shape, at.page, at.offset // itemsize)[piece.spare] = 0
         pages = values.view(torch.uint8)
+        extras = self._head(head_rank, generator) if head_rank else None
         return PackedImage(
             digest=digest,
-            rank=max(rank_of(site, at) for site in self._spec.lora_sites() for at in range(len(site.slices))),
+            rank=max(
+                head_rank, *(rank_of(site, at) for site in self._spec.lora_sites() for at in range(len(site.slices)))
+            ),
             dtype=layout.dtype,
             pages=pages,
             page_of=page_of,
             byte_of=byte_of,
             unit=unit,
             scales=scales,
-            extras=None,
+            extras=extras,
             page_sums=tuple(word_sums(pages).tolist()),
-            extra_sums=(),
+            extra_sums=extra_sums(extras),
             checksum="",
-            extra_bytes=0,
-            nbytes=pages.nbytes,
+            extra_bytes=arena_bytes(extras),
+            nbytes=pages.nbytes + (extras.nbytes if extras is not None else 0),
         )
+
+    def _head(self, rank: int, generator: torch.Generator) -> AdapterExtras:
+        """In chunks, with zeros beyond the true rank."""
+        spec, dtype, blocks = self._spec, self._layout.dtype, -(-rank // CHUNK_RANK)
+        rows = -(-spec.vocabulary // CHUNK_ROWS) * CHUNK_ROWS
+        a = torch.zeros(blocks * CHUNK_RANK, spec.hidden, dtype=dtype, device=self._device)
+        b = torch.zeros(rows, blocks * CHUNK_RANK, dtype=dtype, device=self._device)
+        a[:rank].normal_(0, self._deviation, generator=generator)
+        b[: spec.vocabulary, :rank].normal_(0, self._deviation, generator=generator)
+        in_chunks = b.view(rows, blocks, CHUNK_RANK).transpose(0, 1).contiguous()
+        return AdapterExtras(head=ChunkedHead(a.view(blocks, CHUNK_RANK, spec.hidden), in_chunks))
 
     def pages(self, rank: int) -> int:
         """Of an adapter with ``rank`` everywhere."""
@@ -124,6 +141,14 @@ class ImageMaker:
         return Factors(torch.cat(a), torch.cat(b, 1), scale) if a else None
 
 
+def head_factors(image: PackedImage) -> Factors | None:
+    """float64; ``b`` has a row an id and more. None where the adapter has nothing on the head."""
+    head = None if image.extras is None else image.extras.head
+    if not isinstance(head, ChunkedHead) or head.a is None or head.b is None:
+        return None
+    return Factors(head.a.flatten(0, 1).double(), head.b.transpose(0, 1).flatten(1).double(), 1.0)
+
+
 def _cut(values: Tensor, shape: tuple[int, int], page: int, begin: int) -> Tensor:
     return values[page, begin : begin + shape[0] * shape[1]].view(shape)
 
@@ -132,4 +157,4 @@ def digest_of(name: str) -> AdapterDigest:
     return AdapterDigest(hashlib.sha256(name.encode()).hexdigest())
 
 
-__all__ = ["SCALE", "Factors", "ImageMaker", "RankOf", "digest_of"]
+__all__ = ["SCALE", "Factors", "ImageMaker", "RankOf", "digest_of", "head_factors"]

@@ -69,7 +69,12 @@ class Found:
         return max((check.of_bound for check in self.checks if check.holds), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "failed": len(self.failed), "worst_of_bound": self.worst}
+        """Written anew with every check, of which there may be a thousand: no deep copies."""
+        checks = [{"what": one.what, "of_bound": one.of_bound, "problem": one.problem} for one in self.checks]
+        figures = [asdict(figure) for figure in self.figures]
+        found = {name: getattr(self, name) for name in ("part", "state", "seconds", "problem", "notes")}
+        more = {"failed": len(self.failed), "worst_of_bound": self.worst}
+        return {**found, "checks": checks, "figures": figures, **more}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Found:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpu.images import ImageMaker
+from gpu.images import ImageMaker, head_factors
 from lorry.adapters.image.packed import PackedImage
 from lorry.layers.sites import module_name
 from lorry.layers.spec import EMBEDDING, FINAL_NORM, HEAD, DecoderSpec
@@ -30,6 +30,9 @@ class ReferenceModel:
                     if factors is not None:
                         delta = factors.scale * (factors.b @ factors.a)
                         self._weights[f"{module_name(site.layer, name)}.weight"] += delta
+            head = head_factors(image)
+            if head is not None:
+                self._weights[HEAD] += head.scale * (head.b[: spec.vocabulary] @ head.a)
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """float64 ``[V]``: of the token behind ``ids``."""

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpu.lora_cases import FULL_CASES, TOY_CASES, LoraCase
+from lorry.config import MemoryConfig
 from lorry_kernels.aot.build import SHAPES, ModelShape
-from lorry_kernels.tuning.rows import Phase
 
 RANKS = (1, 2, 3, 8, 15, 16, 17, 24, 64, 128, 256, 0)
 LLAMA = next(shape for shape in SHAPES if shape.name == "Llama-3-8B")
+SERVED_PAGE = MemoryConfig().page_tokens
 TOY_SHAPE = ModelShape("toy", 64, 96, 4, 2, 16, 320)
-
-
-@dataclass(frozen=True, slots=True)
-class LoraCase:
-    """``k`` features, N of each slice; ``tokens`` of each phase; ``extras`` as in ``tests.kernels.lora_site``."""
-
-    k: int
-    widths: tuple[int, ...]
-    tokens: tuple[tuple[Phase, int], ...] = (("decode", 33), ("prefill", 150))
-    extras: str = "none"
-    shared: bool = False
-    every_dtype: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +25,17 @@ class Heads:
     window: int | None = None
     every_dtype: bool = False
 
+    @property
+    def name(self) -> str:
+        return f"D={self.dim} group {self.group} page {self.page}"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """``adapters`` distinct ones of ``rank`` in as many rows (0: base rows alone), in a pool of ranks to ``pool``, at
-    ``context`` tokens."""
+    ``context`` tokens. Targets, 0 for none: microseconds and times the floor that LoRA may add to a layer at most, and
+    the share of base-only's speed that a whole step has at least. A target holds for its own number of adapters *and*
+    rows: 64 rows of 8 adapters read an eighth of the factors that 64 of 64 read."""
 
     rank: int
     adapters: int
@@ -48,6 +44,7 @@ class Row:
     context: int = 0
     most_us: float = 0.0
     most_of_floor: float = 0.0
+    least_of_base: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -82,6 +79,7 @@ class Sizes:
     """The timed model's."""
     layers: int
     page_tokens: int
+    """Of what is timed: as it is served. Checks have pages of their own in ``Heads``."""
     lora_rows: tuple[Row, ...]
     prefill_tokens: int
     prefill_adapters: tuple[int, ...]
@@ -101,6 +99,7 @@ class Sizes:
 
 _FULL_DECODE = (
     Heads(2, 4, 128, 16, None, True),
+    Heads(2, 4, 128, 64),
     Heads(3, 3, 64, 16),
     Heads(2, 8, 128, 64, 1000),
     Heads(2, 1, 80, 16),
@@ -112,14 +111,7 @@ _EDGES = (1, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1023, 1024, 1025, 1537, 2000
 
 FULL = Sizes(
     ranks=RANKS,
-    lora=(
-        LoraCase(4096, (4096, 1024, 1024), extras="all", every_dtype=True),
-        LoraCase(14336, (4096,), extras="gain"),
-        LoraCase(4096, (14336, 14336)),
-        LoraCase(576, (576, 192, 192), extras="addend"),
-        LoraCase(1000, (48, 1000), extras="bias"),
-        LoraCase(1536, (576, 64), shared=True),
-    ),
+    lora=FULL_CASES,
     routing=((1, 1), (15, 4), (16, 300), (33, 7), (256, 256), (1000, 40)),
     decode=_FULL_DECODE,
     decode_lengths=_EDGES,
@@ -134,7 +126,7 @@ FULL = Sizes(
     small_layers=3,
     shape=LLAMA,
     layers=32,
-    page_tokens=16,
+    page_tokens=SERVED_PAGE,
     lora_rows=(
         Row(16, 0, rows=8),
         Row(16, 1, most_us=12),
@@ -152,7 +144,8 @@ FULL = Sizes(
     chunks=((4096, 4096), (2048, 8192)),
     engine_rows=(
         Row(16, 1, context=2048),
-        Row(16, 8, context=2048),
+        Row(16, 8, context=2048, least_of_base=0.88),
+        Row(16, 8, rows=64, context=2048, least_of_base=0.94),
         Row(16, 32, context=2048),
         Row(16, 64, context=2048),
         Row(16, 256, context=512),
@@ -161,12 +154,12 @@ FULL = Sizes(
     rounds=15,
     ceiling_bytes=2 << 30,
     ceiling_square=8192,
-    targets={"decode": 0.75, "prefill": 0.55, "prefill lora": 1.25, "engine 8": 0.88, "engine 64": 0.94},
+    targets={"decode": 0.75, "prefill": 0.55, "prefill lora": 1.25},
 )
 
 TOY = Sizes(
     ranks=(17, 1, 0),
-    lora=(LoraCase(64, (48, 32), (("decode", 4), ("prefill", 3)), "all"),),
+    lora=TOY_CASES,
     routing=((19, 4),),
     decode=(Heads(2, 2, 16, 16, 20),),
     decode_lengths=(1, 17, 33),
@@ -181,13 +174,13 @@ TOY = Sizes(
     small_layers=1,
     shape=TOY_SHAPE,
     layers=1,
-    page_tokens=64,
+    page_tokens=SERVED_PAGE,
     lora_rows=(Row(16, 0, rows=2), Row(16, 2, most_us=12)),
     prefill_tokens=8,
     prefill_adapters=(1,),
     cached=((2, 64),),
     chunks=((4, 20),),
-    engine_rows=(Row(16, 1, context=16),),
+    engine_rows=(Row(16, 1, context=16, least_of_base=0.5),),
     engine_prefill=(1, 4),
     rounds=1,
     ceiling_bytes=1 << 16,
@@ -195,4 +188,4 @@ TOY = Sizes(
     loads=1,
 )
 
-__all__ = ["FULL", "LLAMA", "TOY", "Heads", "LoraCase", "Row", "Sizes"]
+__all__ = ["FULL", "LLAMA", "TOY", "Heads", "Row", "Sizes"]

@@ -98,7 +98,7 @@ class Chat:
 
 class World:
     """Room for ``kv_tokens`` of all sequences and so many ``adapters`` of ``max_rank`` at once, whose factors have
-    the standard ``deviation``."""
+    the standard ``deviation``, and for ``extra_bytes`` of their heads."""
 
     def __init__(
         self,
@@ -113,16 +113,18 @@ class World:
         adapters: int,
         max_sequences: int,
         max_tokens: int = 2048,
+        extra_bytes: int = 0,
         graphs: bool = True,
         deviation: float = 0.02,
         tensors: dict[str, Tensor] | None = None,
     ) -> None:
         self.machine, self.spec, self.dtype, self._page_tokens = machine, spec, dtype, page_tokens
-        memory = MemoryConfig(page_tokens=page_tokens, max_slots=slots, max_rank=max_rank, extras_fraction=0.0)
+        memory = MemoryConfig(page_tokens=page_tokens, max_slots=slots, max_rank=max_rank)
         layout = page_layout(spec, memory, dtype, machine.device)
         self.maker = ImageMaker(spec, layout, machine.device, deviation)
         pages = -(-kv_tokens // page_tokens) + self.maker.pages(max_rank) * adapters
-        memory = replace(memory, budget_bytes=pages * layout.page_bytes)
+        budget = pages * layout.page_bytes
+        memory = replace(memory, budget_bytes=budget, extras_fraction=extra_bytes / budget)
         limits = SchedulerConfig(
             max_sequences=max_sequences,
             token_budget=max_tokens,
@@ -151,14 +153,21 @@ class World:
     def _lost(self, adapter: AdapterKey) -> None:
         raise RuntimeError(f"adapter {adapter} could not be loaded")
 
-    def load(self, digest: AdapterDigest, slot: int, rank_of: RankOf) -> Adapter:
+    def load(self, digest: AdapterDigest, slot: int, rank_of: RankOf, head_rank: int = 0) -> Adapter:
         """The next step loads it. Its image stays in ``images``."""
         if digest not in self.images:
-            self.images[digest] = self.maker.image(digest, rank_of)
+            self.images[digest] = self.maker.image(digest, rank_of, head_rank)
         count = self.images[digest].chunk_count
         chunks = tuple(ChunkId(next(self._chunks)) for _ in range(count))
         made = Adapter(key_of(digest), SlotId(slot), Generation(next(self._generations)), chunks)
         self._loads.append(SlotLoad(made.slot, made.generation, made.key, chunks))
+        return made
+
+    def load_at_once(self, adapter: Adapter) -> Adapter:
+        """Once more, into its slot and pages, by no plan: enqueued behind the step before."""
+        made = replace(adapter, generation=Generation(next(self._generations)))
+        load = SlotLoad(made.slot, made.generation, made.key, made.chunks)
+        self.adapters.load(load, self.images[adapter.key.digest], next(self._steps))
         return made
 
     def unload(self, adapter: Adapter) -> None:

@@ -18,11 +18,14 @@ import torch
 from gpu import check_attention, check_fused, check_lora, versions
 from gpu.bounds import of_bound, same_bits
 from gpu.log import Check, Figure, Found, Log, OutOfTime
+from gpu.lora_cases import LoraBatch
 from gpu.machine import Interpreter
 from gpu.parts import PARTS, Part, passed, run_part
 from gpu.processes import TOTAL_S, run_parts
 from gpu.sizes import FULL, TOY
 from gpu.table import table
+
+from lorry.config import MemoryConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "benchmarks" / "gpu_check.py"
@@ -39,20 +42,20 @@ def test_every_part_at_toy_size(part: Part) -> None:
         assert figure.beside, "every figure is held against something"
 
 
+def at_most(tokens: int, batches: Sequence[LoraBatch]) -> tuple[LoraBatch, ...]:
+    return tuple(replace(batch, tokens=min(batch.tokens, tokens)) for batch in batches)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("module", [check_lora, check_attention, check_fused])
 def test_the_full_cases_on_small_sizes(module: ModuleType) -> None:
     """All heads, ranks and edges that a card sees; what the interpreter has no time for is smaller."""
-    small = [
-        replace(
-            case,
-            k=min(case.k, 576),
-            widths=tuple(min(n, 192) for n in case.widths),
-            tokens=(("decode", 17), ("prefill", 24)),
-        )
-        for case in FULL.lora
-    ]
+    first, *others = FULL.lora
+    small = [replace(first, k=64, widths=(48, 16, 32), batches=at_most(24, first.batches))]
+    for case in others:
+        k, widths = min(case.k, 576), tuple(min(n, 192) for n in case.widths)
+        small.append(replace(case, k=k, widths=widths, batches=at_most(24, case.batches[::3])))
     sizes = replace(
         FULL,
         lora=tuple(small),
@@ -156,7 +159,7 @@ def test_parts_end_within_eight_minutes() -> None:
 
 
 def test_the_full_size_is_the_issues() -> None:
-    assert [row.adapters for row in FULL.engine_rows] == [1, 8, 32, 64, 256]
+    assert [row.adapters for row in FULL.engine_rows if row.tokens == row.adapters] == [1, 8, 32, 64, 256]
     assert {row.rank for row in FULL.engine_rows} == {16}
     assert (FULL.shape.name, FULL.layers) == ("Llama-3-8B", 32)
     token_bytes = 2 * FULL.shape.kv_heads * FULL.shape.head_dim * 2
@@ -164,6 +167,17 @@ def test_the_full_size_is_the_issues() -> None:
     assert min(sizes) >= 64e6
     assert max(sizes) >= 1 << 30
     assert (min(rank for rank in FULL.ranks if rank), max(FULL.ranks)) == (1, 256)
+
+
+def test_targets_of_a_whole_step_are_judged_at_their_own_load() -> None:
+    """kernels.md: of 8 adapters, at 8 and at 64 sequences; of as many adapters as rows none is stated."""
+    judged = {(row.adapters, row.tokens, row.context): row.least_of_base for row in FULL.engine_rows}
+    assert {load: least for load, least in judged.items() if least} == {(8, 8, 2048): 0.88, (8, 64, 2048): 0.94}
+
+
+def test_what_is_timed_has_the_served_pages() -> None:
+    assert FULL.page_tokens == MemoryConfig().page_tokens == 64
+    assert {16, 64} <= {heads.page for heads in FULL.decode if heads.dim == FULL.shape.head_dim}
 
 
 def silent(found: list[str]) -> Log:
