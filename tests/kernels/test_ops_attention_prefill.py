@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from lorry_kernels.ops.paged_prefill import paged_prefill
 from lorry_kernels.ops.prefill_plan import PrefillPlan
 from tests.kernels.paged import CPU, Paged, close, paged, rows
 from tests.kernels.pairwise import pairwise
+from tests.kernels.sparse import far_apart
 from tests.support.interpreter import dots_by_row
 
 
@@ -138,6 +140,21 @@ def test_rows_of_no_sequence_are_not_written_and_rows_may_be_slices() -> None:
     check(batch, q, queries, out)
     assert (whole[5:] == 7.0).all()
     assert (whole[:, [0, 4]] == 7.0).all()
+
+
+def test_rows_beyond_int32_are_reached(tmp_path: Path) -> None:
+    """Of q, of the result and of the pages."""
+    batch = paged([20], 1, 64, 16, torch.float16)
+    q = rows(3, 2, 64, torch.float16)
+    near = prefill(batch, q, [3])
+    check(batch, q, [3], near)
+    owned = batch.table[0].flip(0).tolist()
+    k_pages = far_apart(tmp_path / "k_pages", batch.k_pages[[0, *owned]])
+    v_pages = far_apart(tmp_path / "v_pages", batch.v_pages[[0, *owned]])
+    far = Paged(k_pages, v_pages, torch.tensor([[2, 1]], dtype=torch.int32), batch.lengths)
+    out = far_apart(tmp_path / "out", torch.zeros_like(q))
+    prefill(far, far_apart(tmp_path / "q", q), [3], out=out)
+    assert torch.equal(out, near)
 
 
 def test_a_fault_gets_nan_and_no_other_sequence_sees_it() -> None:

@@ -17,6 +17,7 @@ from lorry_kernels.ops.lora import LoraTables, checked_chunks, checked_ranks
 from lorry_kernels.ops.shrink import ShrinkPlan, shrink
 from lorry_kernels.tuning.rows import Phase
 from tests.kernels.lora_site import CPU, close, site
+from tests.kernels.sparse import sparse
 
 Change = Callable[[Tensor], object]
 
@@ -157,13 +158,6 @@ def test_chunks_in_their_place() -> None:
 def test_planes_that_nobody_writes_are_never_read(a: list[list[int]], b: list[list[int]]) -> None:
     with pytest.raises(ValueError, match=r"^b_offset: slice 0 has"):
         checked_ranks(a, b)
-
-
-def sparse(path: Path, elements: int) -> Tensor:
-    """float16 zeros of any size, physical where they are touched."""
-    with path.open("wb") as file:
-        file.truncate(2 * elements)
-    return torch.from_file(str(path), shared=True, size=elements, dtype=torch.float16)
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
