@@ -237,6 +237,21 @@ def test_a_plan_of_more_sequences_than_a_step_of_its_sums_counts_them_all(monkey
     assert plan.item[: int(plan.items), 0].tolist() == list(range(35))
 
 
+@pytest.mark.parametrize("name", ["item", "items", "starts", "lengths"])
+def test_a_plan_of_other_buffers_cannot_be_made(name: str) -> None:
+    """So no layer has to look at them."""
+    plan = PrefillPlan.allocate(4, 2, 4, 2, 64, device=CPU)
+    buffer: Tensor = getattr(plan, name)
+    for error, changed in ((TypeError, buffer.long()), (ValueError, buffer[None])):
+        part: dict[str, Any] = {name: changed}
+        with pytest.raises(error, match=rf"^{name}:"):
+            replace(plan, **part)
+    with pytest.raises(ValueError, match=r"^item: has strides"):
+        replace(plan, item=torch.zeros(2, 4, dtype=torch.int32)[:, ::2])
+    with pytest.raises(ValueError, match=r"^starts: has shape \[3\], must be \[2\]"):
+        replace(plan, lengths=plan.lengths[:1])
+
+
 def test_bad_calls_are_refused_by_the_arguments_name() -> None:
     batch = paged([20, 3], 2, 64, 16, torch.float16)
     q = rows(4, 4, 64, torch.float16)

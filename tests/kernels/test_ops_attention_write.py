@@ -67,14 +67,14 @@ def test_no_row_is_no_launch_and_values_of_any_kind_are_kept() -> None:
 def test_rows_and_pages_beyond_int32_are_reached(tmp_path: Path) -> None:
     k, v = (rows(3, 1, 64, torch.float16, seed) for seed in (1, 2))
     near = torch.zeros(2, 3, 1, 16, 64, dtype=torch.float16)
-    far = [far_apart(tmp_path / name, near[0]) for name in ("k_pages", "v_pages")]
+    k_pages, v_pages = (far_apart(tmp_path / name, near[0]) for name in ("k_pages", "v_pages"))
     slot = torch.tensor([2 * 16 + 5, 16, 2 * 16 + 4])
     kv_write(k, v, near[0], near[1], slot)
-    kv_write(far_apart(tmp_path / "k", k), far_apart(tmp_path / "v", v), *far, slot)
+    kv_write(far_apart(tmp_path / "k", k), far_apart(tmp_path / "v", v), k_pages, v_pages, slot)
     assert torch.equal(near[0, 2, 0, 5], k[0, 0])
     assert torch.equal(near[1, 2, 0, 4], v[2, 0])
-    for got, want in zip(far, near, strict=True):
-        assert torch.equal(got, want)
+    assert torch.equal(k_pages, near[0])
+    assert torch.equal(v_pages, near[1])
 
 
 def test_bad_calls_are_refused_by_the_arguments_name_and_write_nothing() -> None:

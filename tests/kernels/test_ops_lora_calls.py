@@ -53,6 +53,7 @@ CALLS: list[tuple[str, Change, type[Exception]]] = [
     ("planes", lambda planes: planes[:, :, :, :-16], ValueError),
     ("planes", lambda planes: torch.cat([planes, planes], -1)[..., : planes.shape[-1]], ValueError),
     ("vectors", lambda vectors: vectors.half(), TypeError),
+    ("vectors", lambda vectors: vectors[1:], ValueError),
     ("gain_offset", lambda table: table.int(), TypeError),
     ("addend_offset", lambda table: table[:-1], ValueError),
     ("bias", lambda bias: bias[1:], ValueError),
@@ -107,6 +108,28 @@ def test_a_routing_of_the_other_phase() -> None:
         shrink(x, made.arena, tables.a_offset, routing, planes, lora.shrink)
     with pytest.raises(ValueError, match=r"^routing: has tiles of 64 rows, the plan is for 16"):
         expand(y, planes, made.arena, tables.b_offset, tables.scale, routing, lora.expand)
+
+
+@pytest.mark.parametrize(
+    ("argument", "change", "error"),
+    [
+        *(
+            (name, lambda table: table.long(), TypeError)
+            for name in ("order", "tile", "tiles", "slot", "fault", "head")
+        ),
+        *((name, lambda table: table[:-1], ValueError) for name in ("tiles", "slot", "fault", "head")),
+        ("order", strided, ValueError),
+        ("tile", strided, ValueError),
+        ("tile", lambda tile: tile[:, :2], ValueError),
+        ("tile", lambda tile: tile.to("meta"), TypeError),
+    ],
+)
+def test_a_routing_of_other_buffers_cannot_be_made(argument: str, change: Change, error: type[Exception]) -> None:
+    """So no op has to look at them."""
+    made = site(64, (32,), 3, 1, lambda slot, s: 16, torch.float32).routing("decode", [0, 1, 2])
+    changed: Any = {argument: change(getattr(made, argument))}
+    with pytest.raises(error, match=f"^{argument}: "):
+        replace(made, **changed)
 
 
 @pytest.mark.parametrize(

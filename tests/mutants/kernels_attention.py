@@ -134,6 +134,42 @@ GUARDS = (
         "out + ((row * stride_out_row).to(tl.int32) + head",
         (f"{FILLED}::test_rows_beyond_int32_are_reached",),
     ),
+    # What no layer looks at again.
+    Guard(
+        "splits_are_kept_where_the_hints_say",
+        DECODE,
+        "shape=(capacity, heads, 2), device=device, contiguous=True, aligned=LANE",
+        "shape=(capacity, heads, 2), device=device, contiguous=True",
+        (f"{DECODED}::test_a_plan_and_a_workspace_of_other_buffers_cannot_be_made",),
+    ),
+    Guard(
+        "peaks_are_as_many_as_partial_sums",
+        DECODE,
+        "shape=(capacity, heads, 2),",
+        "shape=(None, heads, 2),",
+        (f"{DECODED}::test_a_plan_and_a_workspace_of_other_buffers_cannot_be_made",),
+    ),
+    Guard(
+        "a_decode_plan_counts_in_int32",
+        DECODE_PLAN,
+        '        check_numbers("parts", self.parts, (None, 3), self.item.device)\n',
+        "",
+        (f"{DECODED}::test_a_plan_and_a_workspace_of_other_buffers_cannot_be_made",),
+    ),
+    Guard(
+        "a_decode_plans_count_is_one",
+        DECODE_PLAN,
+        '        check_numbers("items", self.items, (1,), self.item.device)\n',
+        "",
+        (f"{DECODED}::test_a_plan_and_a_workspace_of_other_buffers_cannot_be_made",),
+    ),
+    Guard(
+        "a_prefill_plan_counts_in_int32",
+        PREFILL_PLAN,
+        '        check_numbers("items", self.items, (1,), device)\n',
+        "",
+        (f"{FILLED}::test_a_plan_of_other_buffers_cannot_be_made",),
+    ),
     Guard(
         "a_rows_splits_are_merged_each_once",
         DECODE,

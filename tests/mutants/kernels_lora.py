@@ -142,6 +142,20 @@ GUARDS = (
         (f"{TEST_CALLS}::test_planes_that_nobody_writes_are_never_read",),
     ),
     Guard(
+        "a_routing_counts_in_int32",
+        ROUTING,
+        'need_tensor("tile", self.tile, dtype=torch.int32, ',
+        'need_tensor("tile", self.tile, ',
+        (f"{TEST_CALLS}::test_a_routing_of_other_buffers_cannot_be_made",),
+    ),
+    Guard(
+        "vectors_begin_where_the_hints_say",
+        SHRINK,
+        '"vectors", vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True, aligned=16)',
+        '"vectors", vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True)',
+        (f"{TEST_CALLS}::test_bad_calls",),
+    ),
+    Guard(
         "shrink_takes_a_routing_of_its_phase",
         SHRINK,
         "        routing.tile_rows == plan.tiles.block_m,\n",

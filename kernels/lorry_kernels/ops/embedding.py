@@ -21,7 +21,7 @@ from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need_tensor
 from lorry_kernels.ops.launch import Launch, cdiv, programs
 from lorry_kernels.ops.lora_tiles import ALIGNMENT, PHASES, RANKS, block_m
 from lorry_kernels.ops.routing import Routing
-from lorry_kernels.ops.shrink import check_arena, check_offsets, check_planes
+from lorry_kernels.ops.shrink import check_arena, check_offsets, check_planes, check_vectors
 
 _BLOCK = 1024
 _LAUNCH = Launch(2, 1)
@@ -239,7 +239,7 @@ def replace_rows(y: Tensor, ids: Tensor, routing: Routing, own: OwnRows) -> None
     need_tensor("y", y, dtype=ACTIVATION_DTYPES, shape=(t, None), device=device, rows=True)
     need_tensor("ids", ids, dtype=torch.int64, shape=(t,), device=device, contiguous=True)
     need_tensor("row_of", own.row_of, dtype=torch.int32, shape=(None,), device=device, contiguous=True)
-    need_tensor("vectors", own.vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True)
+    check_vectors(own.vectors, device)
     for name, table in (("row_of_at", own.row_of_at), ("rows_at", own.rows_at), ("limit", own.limit)):
         _check_slots(name, table, routing)
     if t == 0:

@@ -15,6 +15,7 @@ from lorry_kernels.aot.build import Build, Expect, ModelShape
 from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need, need_tensor
 from lorry_kernels.ops.launch import Launch, cdiv
 from lorry_kernels.ops.routing import Routing
+from lorry_kernels.ops.shrink import check_vectors
 
 _BLOCK = 1024
 _LAUNCH = Launch(2, 1)
@@ -91,7 +92,7 @@ def input_gain(x: Tensor, out: Tensor, vectors: Tensor, offset: Tensor, routing:
     need(
         t == 0 or out.data_ptr() != x.data_ptr(), "out", "is x itself; pass a buffer of its own, LoRA reads x unchanged"
     )
-    need_tensor("vectors", vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True)
+    check_vectors(vectors, device)
     need_tensor("offset", offset, dtype=torch.int64, shape=(routing.slots,), device=device)
     if t == 0:
         return

@@ -39,6 +39,14 @@ class PrefillPlan:
     head_dim: int
     block_tokens: int
 
+    def __post_init__(self) -> None:
+        """Once a plan here, not once a layer. Raises TypeError or ValueError by the field's name."""
+        device = self.item.device
+        check_numbers("item", self.item, (None, 2), device)
+        check_numbers("items", self.items, (1,), device)
+        check_numbers("lengths", self.lengths, (None,), device)
+        check_numbers("starts", self.starts, (self.lengths.shape[0] + 1,), device)
+
     @classmethod
     def allocate(
         cls, tokens: int, sequences: int, heads: int, kv_heads: int, head_dim: int, *, device: torch.device
