@@ -1,5 +1,5 @@
-"""IA3's input gain: x before the base's product, for rows whose slot has one; and, where slices of one product have
-gains of their own, those rows' product of another x in place of theirs."""
+"""IA3's input gain (Liu et al., 2022): x before the base's product, for rows whose slot has one; and, where slices of
+one product have gains of their own, those rows' product of another x in place of theirs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def input_gain(x: Tensor, out: Tensor, vectors: Tensor, offset: Tensor, routing:
     x and out ``[T, K]`` of one dtype (rows may be strided), apart: LoRA reads x as it is. vectors float32 ``[F]``;
     offset int64 ``[slots]`` (may be strided), places of K elements in it, multiples of 32, or -1. A site whose slices
     have gains of their own takes one call, one base product and one ``take_gained`` a slice. Launch it only where a
-    slot of the batch has a gain. Raises TypeError or ValueError by the argument's name.
+    slot of the batch has a gain. A row depends on x's row and its slot's gain alone, bit for bit, whatever the batch.
+    Raises TypeError or ValueError by the argument's name.
     """
     device, t = routing.order.device, routing.tokens
     need_tensor("x", x, dtype=ACTIVATION_DTYPES, shape=(t, None), device=device, rows=True)

@@ -1,4 +1,7 @@
-"""Which query tokens make a block of a prefill step, written once a step for all layers."""
+"""Which query tokens make a block of a prefill step, written once a step for all layers.
+
+A plan a step, made apart from what every layer runs by it, is FlashInfer's idea (Ye et al., 2025).
+"""
 
 from __future__ import annotations
 
