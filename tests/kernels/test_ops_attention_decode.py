@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -290,12 +291,53 @@ def test_bad_calls_are_refused_by_the_arguments_name() -> None:
         ("scale", ValueError, {"scale": math.nan}),
     ]
     wide = torch.zeros(2, 100, dtype=torch.int32)
+    elsewhere = DecodeWorkspace(workspace.partial.to("meta"), workspace.peaks.to("meta"))
+    bad.append(("workspace.partial", TypeError, {"workspace": elsewhere}))
     for name, error, change in bad:
         call = {**good, **change}
         if "plan" in change and change["plan"].max_pages == 100:
             call["table"] = wide
         with pytest.raises(error, match=rf"^{name}\b"):
             paged_decode(**call)
+
+
+def odd(like: Tensor) -> Tensor:
+    """The same from an address that is no multiple of 16 bytes."""
+    return torch.zeros(like.numel() + 1, dtype=like.dtype)[1:].view(like.shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error"),
+    [
+        ("partial", lambda partial: partial.double(), TypeError),
+        ("partial", lambda partial: partial[..., ::2], ValueError),
+        ("partial", lambda partial: partial[0], ValueError),
+        ("partial", odd, ValueError),
+        ("peaks", lambda peaks: peaks.double(), TypeError),
+        ("peaks", lambda peaks: peaks[:-1], ValueError),
+        ("peaks", lambda peaks: peaks[:, :-1].contiguous(), ValueError),
+        ("peaks", lambda peaks: peaks[..., :1].contiguous(), ValueError),
+        ("peaks", lambda peaks: peaks.transpose(0, 1).contiguous().transpose(0, 1), ValueError),
+        ("peaks", lambda peaks: peaks.to("meta"), TypeError),
+        ("peaks", odd, ValueError),
+        ("item", lambda item: item.long(), TypeError),
+        ("item", lambda item: item[:, :1].contiguous(), ValueError),
+        ("items", lambda items: items.long(), TypeError),
+        ("items", lambda items: items[:0], ValueError),
+        ("parts", lambda parts: parts.long(), TypeError),
+        ("parts", lambda parts: parts[:, :2].contiguous(), ValueError),
+        ("parts", lambda parts: parts.to("meta"), TypeError),
+    ],
+)
+def test_a_plan_and_a_workspace_of_other_buffers_cannot_be_made(
+    name: str, change: Callable[[Tensor], Tensor], error: type[Exception]
+) -> None:
+    """So no layer has to look at them."""
+    made: Any = DecodeWorkspace.allocate(3, 4, 64, device=CPU)
+    if not hasattr(made, name):
+        made = DecodePlan.allocate(3, 4, 16, device=CPU)
+    with pytest.raises(error, match=rf"^{name}:"):
+        replace(made, **{name: change(getattr(made, name))})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from lorry_kernels.ops.paged_prefill import paged_prefill
 from lorry_kernels.ops.prefill_plan import PrefillPlan
 from tests.kernels.paged import CPU, Paged, close, paged, rows
 from tests.kernels.pairwise import pairwise
+from tests.kernels.sparse import far_apart
 from tests.support.interpreter import dots_by_row
 
 
@@ -140,6 +142,21 @@ def test_rows_of_no_sequence_are_not_written_and_rows_may_be_slices() -> None:
     assert (whole[:, [0, 4]] == 7.0).all()
 
 
+def test_rows_beyond_int32_are_reached(tmp_path: Path) -> None:
+    """Of q, of the result and of the pages."""
+    batch = paged([20], 1, 64, 16, torch.float16)
+    q = rows(3, 2, 64, torch.float16)
+    near = prefill(batch, q, [3])
+    check(batch, q, [3], near)
+    owned = batch.table[0].flip(0).tolist()
+    k_pages = far_apart(tmp_path / "k_pages", batch.k_pages[[0, *owned]])
+    v_pages = far_apart(tmp_path / "v_pages", batch.v_pages[[0, *owned]])
+    far = Paged(k_pages, v_pages, torch.tensor([[2, 1]], dtype=torch.int32), batch.lengths)
+    out = far_apart(tmp_path / "out", torch.zeros_like(q))
+    prefill(far, far_apart(tmp_path / "q", q), [3], out=out)
+    assert torch.equal(out, near)
+
+
 def test_a_fault_gets_nan_and_no_other_sequence_sees_it() -> None:
     queries = [2, 3, 2]
     batch = paged([20, 40, 2], 1, 64, 16, torch.float16)
@@ -218,6 +235,21 @@ def test_a_plan_of_more_sequences_than_a_step_of_its_sums_counts_them_all(monkey
     plan = PrefillPlan.allocate(35, 35, 4, 1, 64, device=CPU)
     plan.fill(starts_of(queries), torch.tensor(queries, dtype=torch.int32))
     assert plan.item[: int(plan.items), 0].tolist() == list(range(35))
+
+
+@pytest.mark.parametrize("name", ["item", "items", "starts", "lengths"])
+def test_a_plan_of_other_buffers_cannot_be_made(name: str) -> None:
+    """So no layer has to look at them."""
+    plan = PrefillPlan.allocate(4, 2, 4, 2, 64, device=CPU)
+    buffer: Tensor = getattr(plan, name)
+    for error, changed in ((TypeError, buffer.long()), (ValueError, buffer[None])):
+        part: dict[str, Any] = {name: changed}
+        with pytest.raises(error, match=rf"^{name}:"):
+            replace(plan, **part)
+    with pytest.raises(ValueError, match=r"^item: has strides"):
+        replace(plan, item=torch.zeros(2, 4, dtype=torch.int32)[:, ::2])
+    with pytest.raises(ValueError, match=r"^starts: has shape \[3\], must be \[2\]"):
+        replace(plan, lengths=plan.lengths[:1])
 
 
 def test_bad_calls_are_refused_by_the_arguments_name() -> None:

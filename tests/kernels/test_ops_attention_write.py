@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from lorry_kernels.ops.kv_write import kv_write
 from lorry_kernels.reference import kv_write_reference
 from tests.kernels.paged import rows
 from tests.kernels.pairwise import pairwise
+from tests.kernels.sparse import far_apart
 
 CASES = pairwise(
     {
@@ -60,6 +62,19 @@ def test_no_row_is_no_launch_and_values_of_any_kind_are_kept() -> None:
     odd = torch.tensor([float("inf"), -0.0, 6e-8, 65504.0] * 16, dtype=torch.float16).view(1, 1, 64)
     kv_write(odd, odd, store[:, 0, 0], store[:, 0, 1], torch.tensor([17]))
     assert torch.equal(bits(store[1, 0, 0, 0, 1]), bits(odd[0, 0]))
+
+
+def test_rows_and_pages_beyond_int32_are_reached(tmp_path: Path) -> None:
+    k, v = (rows(3, 1, 64, torch.float16, seed) for seed in (1, 2))
+    near = torch.zeros(2, 3, 1, 16, 64, dtype=torch.float16)
+    k_pages, v_pages = (far_apart(tmp_path / name, near[0]) for name in ("k_pages", "v_pages"))
+    slot = torch.tensor([2 * 16 + 5, 16, 2 * 16 + 4])
+    kv_write(k, v, near[0], near[1], slot)
+    kv_write(far_apart(tmp_path / "k", k), far_apart(tmp_path / "v", v), k_pages, v_pages, slot)
+    assert torch.equal(near[0, 2, 0, 5], k[0, 0])
+    assert torch.equal(near[1, 2, 0, 4], v[2, 0])
+    assert torch.equal(k_pages, near[0])
+    assert torch.equal(v_pages, near[1])
 
 
 def test_bad_calls_are_refused_by_the_arguments_name_and_write_nothing() -> None:

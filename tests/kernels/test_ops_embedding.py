@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -160,6 +160,8 @@ def test_input_gains(dtype: torch.dtype) -> None:
     }.items():
         with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
             input_gain(*call, routing)
+    with pytest.raises(ValueError, match=r"^vectors: begins at an address that is 4 beyond"):
+        input_gain(x, out, put.arena[1:], offset, routing)
 
 
 def test_rows_with_a_gain_take_the_other_product() -> None:
@@ -207,4 +209,6 @@ def test_bad_calls() -> None:
     own = OwnRows(torch.zeros(4, dtype=torch.int64), table, table, torch.zeros(4), table)
     with pytest.raises(TypeError, match=r"^row_of: is int64"):
         replace_rows(out, ids, routing, own)
+    with pytest.raises(ValueError, match=r"^vectors: begins at an address that is 4 beyond"):
+        replace_rows(out, ids, routing, replace(own, row_of=own.row_of.int(), vectors=torch.zeros(5)[1:]))
     assert not out.any()

@@ -143,6 +143,18 @@ def test_ranks_of_all_kinds_in_one_batch(phase: Phase) -> None:
     close(made.run(phase, slots, x, y), want, torch.float32)
 
 
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_no_plane_is_written_beyond_a_slices_own_chunks(phase: Phase) -> None:
+    """Three chunks make a group of four: what the fourth would store is the next token's first one, whose tile may be
+    done by then."""
+    made = site(64, (48, 16, 16), 5, 1, lambda slot, s: 16, torch.float32)
+    assert made.lora(phase).shrink.tiles.chunks == 4
+    slots = list(range(5))
+    x, y = made.batch(5)
+    want = made.reference(slots, x, y)
+    close(made.run(phase, slots, x, y), want, torch.float32)
+
+
 def test_an_adapter_with_gain_and_no_lora_here() -> None:
     made = site(64, (64, 32), 3, 1, lambda slot, s: 0, torch.float32, extras="all")
     slots = [0, 1, -1, 2]

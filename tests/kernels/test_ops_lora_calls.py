@@ -17,6 +17,7 @@ from lorry_kernels.ops.lora import LoraTables, checked_chunks, checked_ranks
 from lorry_kernels.ops.shrink import ShrinkPlan, shrink
 from lorry_kernels.tuning.rows import Phase
 from tests.kernels.lora_site import CPU, close, site
+from tests.kernels.sparse import sparse
 
 Change = Callable[[Tensor], object]
 
@@ -52,6 +53,7 @@ CALLS: list[tuple[str, Change, type[Exception]]] = [
     ("planes", lambda planes: planes[:, :, :, :-16], ValueError),
     ("planes", lambda planes: torch.cat([planes, planes], -1)[..., : planes.shape[-1]], ValueError),
     ("vectors", lambda vectors: vectors.half(), TypeError),
+    ("vectors", lambda vectors: vectors[1:], ValueError),
     ("gain_offset", lambda table: table.int(), TypeError),
     ("addend_offset", lambda table: table[:-1], ValueError),
     ("bias", lambda bias: bias[1:], ValueError),
@@ -109,6 +111,28 @@ def test_a_routing_of_the_other_phase() -> None:
 
 
 @pytest.mark.parametrize(
+    ("argument", "change", "error"),
+    [
+        *(
+            (name, lambda table: table.long(), TypeError)
+            for name in ("order", "tile", "tiles", "slot", "fault", "head")
+        ),
+        *((name, lambda table: table[:-1], ValueError) for name in ("tiles", "slot", "fault", "head")),
+        ("order", strided, ValueError),
+        ("tile", strided, ValueError),
+        ("tile", lambda tile: tile[:, :2], ValueError),
+        ("tile", lambda tile: tile.to("meta"), TypeError),
+    ],
+)
+def test_a_routing_of_other_buffers_cannot_be_made(argument: str, change: Change, error: type[Exception]) -> None:
+    """So no op has to look at them."""
+    made = site(64, (32,), 3, 1, lambda slot, s: 16, torch.float32).routing("decode", [0, 1, 2])
+    changed: Any = {argument: change(getattr(made, argument))}
+    with pytest.raises(error, match=f"^{argument}: "):
+        replace(made, **changed)
+
+
+@pytest.mark.parametrize(
     ("plan", "argument", "error"),
     [
         (lambda: ShrinkPlan.of("decode", "sm_90", 0, 1, 1, torch.float16), "k", ValueError),
@@ -157,13 +181,6 @@ def test_chunks_in_their_place() -> None:
 def test_planes_that_nobody_writes_are_never_read(a: list[list[int]], b: list[list[int]]) -> None:
     with pytest.raises(ValueError, match=r"^b_offset: slice 0 has"):
         checked_ranks(a, b)
-
-
-def sparse(path: Path, elements: int) -> Tensor:
-    """float16 zeros of any size, physical where they are touched."""
-    with path.open("wb") as file:
-        file.truncate(2 * elements)
-    return torch.from_file(str(path), shared=True, size=elements, dtype=torch.float16)
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])

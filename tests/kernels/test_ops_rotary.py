@@ -39,7 +39,7 @@ def pages_of(v: Tensor, page: int, slot: Tensor, layers: int = 2) -> tuple[Pages
     pairwise(
         {
             "heads": [(1, 1), (9, 3), (16, 1), (4, 4)],
-            "dim": [2, 64, 80, 96, 128],
+            "dim": [2, 64, 80, 96, 128, 192, 256],
             "tokens": [1, 5],
             "dtype": [torch.float16, torch.float32],
             "norm": [False, True, "own"],

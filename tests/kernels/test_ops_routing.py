@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lorry_kernels.ops.lora_tiles import block_m
 from lorry_kernels.ops.routing import Routing, capacity, checked_slots, route
+from lorry_kernels.reference import RoutingReference, routing_reference
 from lorry_kernels.tuning.rows import Phase
 from tests.kernels.pairwise import Case, pairwise
 
@@ -30,14 +31,12 @@ def routed(
     return made
 
 
-def tiles_of(phase: Phase, slots: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """(slot, its tokens) a tile."""
-    rows = block_m(phase)
-    made = []
-    for slot in sorted(set(slots) - {-1}):
-        own = [token for token, other in enumerate(slots) if other == slot]
-        made += [(slot, own[begin : begin + rows]) for begin in range(0, len(own), rows)]
-    return made
+def check(made: Routing, want: RoutingReference) -> None:
+    """All that the loop says. The order of rows of no adapter too, which nobody reads: it is the same in every run."""
+    assert made.order.tolist() == want.order
+    assert [tuple(one) for one in made.tile[: int(made.tiles)].tolist()] == want.tiles
+    assert made.slot.tolist() == want.slot
+    assert made.fault.tolist() == want.fault
 
 
 def tiles(made: Routing) -> list[tuple[int, list[int]]]:
@@ -64,6 +63,7 @@ CASES = pairwise(
         "count": (1, 3, 40),
         "mix": ("base", "shared", "interleaved", "descending", "skewed"),
         "phase": ("decode", "prefill"),
+        "faults": (False, True),
     },
     lambda case: case.get("tokens") != 1000 or (case.get("mix"), case.get("phase")) == ("interleaved", "decode"),
 )
@@ -71,14 +71,20 @@ CASES = pairwise(
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(value) for value in case.values()))
 def test_tiles(case: Case) -> None:
-    slots = slots_of(case["mix"], case["tokens"], case["count"])
-    made = routed(case["phase"], slots, case["count"])
-    want = tiles_of(case["phase"], slots)
-    assert tiles(made) == want
-    assert len(want) <= made.capacity == capacity(case["phase"], len(slots), case["count"])
-    assert sorted(made.order.tolist()) == list(range(len(slots)))
-    assert made.slot.tolist() == slots
-    assert not made.fault.any()
+    count = case["count"]
+    slots = slots_of(case["mix"], case["tokens"], count)
+    expected = [slot + 5 for slot in slots]
+    if case["faults"]:  # slots filled anew, slots out of range on both sides
+        for token in range(0, len(slots), 3):
+            expected[token] += 1
+        for token in range(1, len(slots), 7):
+            slots[token] = (count, -2, count + 40, -(2**31))[token % 4]
+    generation = torch.arange(count, dtype=torch.int64) + 5
+    made = routed(case["phase"], slots, count, torch.tensor(expected, dtype=torch.int64), generation)
+    want = routing_reference(slots, expected, generation.tolist(), block_m(case["phase"]))
+    check(made, want)
+    assert len(want.tiles) <= made.capacity == capacity(case["phase"], len(slots), count)
+    assert any(want.fault) == (case["faults"] and any(slot != -1 for slot in slots))
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
@@ -86,8 +92,9 @@ def test_capacity_is_reached_and_never_passed(phase: Phase) -> None:
     rows = block_m(phase)
     # Every slot one row more than whole tiles: the most tiles that so many rows can have.
     slots = [slot for slot in range(3) for _ in range(rows + 1)]
-    assert len(tiles_of(phase, slots)) == 6 == capacity(phase, len(slots), 3)
-    assert tiles(routed(phase, slots, 3)) == tiles_of(phase, slots)
+    want = routing_reference(slots, [slot + 5 for slot in slots], [5, 6, 7], rows)
+    assert len(want.tiles) == 6 == capacity(phase, len(slots), 3)
+    check(routed(phase, slots, 3), want)
 
 
 def test_another_generation_is_a_fault_and_gets_no_tile() -> None:
@@ -108,7 +115,9 @@ def test_a_slot_that_was_filled_anew_runs_nothing_for_those_who_named_the_old_on
 
 
 def test_a_slot_out_of_range_is_a_fault_on_the_device() -> None:
-    made = routed("decode", [2, -2, 0, 2**31 - 1, -(2**31)], 2, torch.full((5,), 5))
+    """Also where memory behind the generations holds the one that was expected."""
+    generation = torch.tensor([5, 6, 5])[:2]
+    made = routed("decode", [2, -2, 0, 2**31 - 1, -(2**31)], 2, torch.full((5,), 5), generation)
     assert made.fault.tolist() == [1, 1, 0, 1, 1]
     assert made.slot.tolist() == [-1, -1, 0, -1, -1]
     assert tiles(made) == [(0, [2])]

@@ -1,4 +1,4 @@
-"""Guards of the multi-LoRA kernels: routing, shrink, expand, embeddings and what the host checks for them."""
+"""Guards of the multi-LoRA kernels: routing, shrink, expand and what the host checks for them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from tests.mutants.guard import Guard
 
 OPS = "kernels/lorry_kernels/ops"
 ROUTING, SHRINK, EXPAND = f"{OPS}/routing.py", f"{OPS}/shrink.py", f"{OPS}/expand.py"
-EMBEDDING, LORA, INPUT_GAIN = f"{OPS}/embedding.py", f"{OPS}/lora.py", f"{OPS}/input_gain.py"
+LORA = f"{OPS}/lora.py"
 TEST_ROUTING = "tests/kernels/test_ops_routing.py"
 TEST_BITS = "tests/kernels/test_ops_lora_bits.py"
 TEST_CALLS = "tests/kernels/test_ops_lora_calls.py"
 TEST_LORA = "tests/kernels/test_ops_lora.py"
-TEST_EMBEDDING = "tests/kernels/test_ops_embedding.py"
 REPLAY = f"{TEST_BITS}::test_replay_after_everything_changed"
 RANKS = f"{TEST_LORA}::test_ranks_of_all_kinds_in_one_batch"
 
@@ -23,6 +22,13 @@ GUARDS = (
         "    good = named & (held == wanted)\n",
         "    good = named\n",
         (f"{TEST_ROUTING}::test_a_slot_that_was_filled_anew_runs_nothing_for_those_who_named_the_old_one",),
+    ),
+    Guard(
+        "kernel_looks_up_no_slot_behind_the_last",
+        ROUTING,
+        "named = (own >= 0) & (own < slots)",
+        "named = (own >= 0) & (own <= slots)",
+        (f"{TEST_ROUTING}::test_a_slot_out_of_range_is_a_fault_on_the_device",),
     ),
     Guard(
         "kernel_reports_a_fault",
@@ -63,6 +69,13 @@ GUARDS = (
         (RANKS,),
     ),
     Guard(
+        "planes_end_with_the_slots_chunks",
+        SHRINK,
+        "acc, mask=real[:, None] & held[None, :])",
+        "acc, mask=real[:, None])",
+        (f"{TEST_LORA}::test_no_plane_is_written_beyond_a_slices_own_chunks",),
+    ),
+    Guard(
         "groups_go_round_programs",
         SHRINK,
         "        first = work // base\n",
@@ -99,28 +112,6 @@ GUARDS = (
         "changed = chunks > 0",
         (f"{TEST_LORA}::test_an_adapter_with_gain_and_no_lora_here",),
     ),
-    # What an id may read.
-    Guard(
-        "id_without_a_row_is_nan",
-        EMBEDDING,
-        '    nothing = float("nan")\n',
-        "    nothing = 0.0\n",
-        (f"{TEST_EMBEDDING}::test_an_id_without_a_row_is_nan_and_no_other_row",),
-    ),
-    Guard(
-        "id_without_a_row_of_a_is_nan",
-        EMBEDDING,
-        'mask=found[:, None], other=float("nan"))',
-        "mask=found[:, None], other=0.0)",
-        (f"{TEST_EMBEDDING}::test_lora_by_id_with_a_gain",),
-    ),
-    Guard(
-        "input_gain_leaves_x",
-        INPUT_GAIN,
-        "t == 0 or out.data_ptr() != x.data_ptr()",
-        "True",
-        (f"{TEST_EMBEDDING}::test_input_gains",),
-    ),
     # What the host checks before a kernel follows it.
     Guard(
         "chunk_is_aligned",
@@ -149,6 +140,20 @@ GUARDS = (
         "            own >= wanted if shared else own == wanted,\n",
         "            True,\n",
         (f"{TEST_CALLS}::test_planes_that_nobody_writes_are_never_read",),
+    ),
+    Guard(
+        "a_routing_counts_in_int32",
+        ROUTING,
+        'need_tensor("tile", self.tile, dtype=torch.int32, ',
+        'need_tensor("tile", self.tile, ',
+        (f"{TEST_CALLS}::test_a_routing_of_other_buffers_cannot_be_made",),
+    ),
+    Guard(
+        "vectors_begin_where_the_hints_say",
+        SHRINK,
+        '"vectors", vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True, aligned=16)',
+        '"vectors", vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True)',
+        (f"{TEST_CALLS}::test_bad_calls",),
     ),
     Guard(
         "shrink_takes_a_routing_of_its_phase",

@@ -123,6 +123,7 @@ def _strides(value: Tensor) -> tuple[int, ...]:
 
 __all__ = [
     "HEAD_DIMS",
+    "LANE",
     "MOST_GROUP",
     "SPLIT_TOKENS",
     "check_group",

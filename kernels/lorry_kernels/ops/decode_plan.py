@@ -42,6 +42,12 @@ class DecodePlan:
     window: int | None
     split_tokens: int
 
+    def __post_init__(self) -> None:
+        """Once a plan here, not once a layer. Raises TypeError or ValueError by the field's name."""
+        check_numbers("item", self.item, (None, 2), self.item.device)
+        check_numbers("items", self.items, (1,), self.item.device)
+        check_numbers("parts", self.parts, (None, 3), self.item.device)
+
     @classmethod
     def allocate(
         cls,

@@ -2,7 +2,8 @@
 
 In this order: ``embed`` (the base's row, or the slot's own matrix's), ``embedding_planes`` and ``expand`` (LoRA: what
 a shrink computes from x is read from A by id), ``replace_rows``. An id that nobody has a row for becomes NaN, never
-another id's row, so that its sequence ends.
+another id's row, so that its sequence ends. LoRA of an embedding is Hu et al.'s (2021) with x one-hot; tiles of one
+adapter are Punica's SGMV (Chen et al., 2023).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need_tensor
 from lorry_kernels.ops.launch import Launch, cdiv, programs
 from lorry_kernels.ops.lora_tiles import ALIGNMENT, PHASES, RANKS, block_m
 from lorry_kernels.ops.routing import Routing
-from lorry_kernels.ops.shrink import check_arena, check_offsets, check_planes
+from lorry_kernels.ops.shrink import check_arena, check_offsets, check_planes, check_vectors
 
 _BLOCK = 1024
 _LAUNCH = Launch(2, 1)
@@ -160,8 +161,9 @@ def _replace_rows(
 def embed(ids: Tensor, weight: Tensor, out: Tensor, routing: Routing, own: OwnMatrices | None = None) -> None:
     """out[t] = row ids[t] of the slot's own matrix, of ``weight`` where it has none; NaN for an id beyond it.
 
-    ids int64 ``[T]``, weight ``[V, H]`` contiguous, out ``[T, H]`` of its dtype (rows may be strided). Copies bits.
-    Raises TypeError or ValueError by the argument's name.
+    ids int64 ``[T]``, weight ``[V, H]`` contiguous, out ``[T, H]`` of its dtype (rows may be strided). Copies bits:
+    a row depends on its id and its slot alone, whatever the batch. Raises TypeError or ValueError by the argument's
+    name.
     """
     device, t, hidden = routing.order.device, routing.tokens, weight.shape[-1]
     need_tensor("ids", ids, dtype=torch.int64, shape=(t,), device=device, contiguous=True)
@@ -198,8 +200,8 @@ def embedding_planes(
     A has no row for. Then ``expand`` with ``split`` 1.
 
     ids int64 ``[T]``; arena ``[E]`` of chunks ``[limit[slot], 16]``; a_offset int64 ``[slots, 1, blocks]``, -1 from a
-    slot's end on; limit int64 ``[slots]``; planes float32 ``[1, 1, T, blocks * 16]``. Raises TypeError or ValueError
-    by the argument's name.
+    slot's end on; limit int64 ``[slots]``; planes float32 ``[1, 1, T, blocks * 16]``. A token's plane depends on its
+    id and its slot alone, bit for bit, whatever the batch. Raises TypeError or ValueError by the argument's name.
     """
     device, t = routing.order.device, routing.tokens
     need_tensor("ids", ids, dtype=torch.int64, shape=(t,), device=device, contiguous=True)
@@ -232,14 +234,15 @@ def embedding_planes(
 def replace_rows(y: Tensor, ids: Tensor, routing: Routing, own: OwnRows) -> None:
     """y[t] = the row that the slot has for ids[t], rounded; other rows are not touched.
 
-    y ``[T, H]`` (rows may be strided), ids int64 ``[T]``. Launch it only where a slot of the batch has rows. Raises
-    TypeError or ValueError by the argument's name.
+    y ``[T, H]`` (rows may be strided), ids int64 ``[T]``. Launch it only where a slot of the batch has rows. A row
+    depends on its id and its slot alone, bit for bit, whatever the batch. Raises TypeError or ValueError by the
+    argument's name.
     """
     device, t = routing.order.device, routing.tokens
     need_tensor("y", y, dtype=ACTIVATION_DTYPES, shape=(t, None), device=device, rows=True)
     need_tensor("ids", ids, dtype=torch.int64, shape=(t,), device=device, contiguous=True)
     need_tensor("row_of", own.row_of, dtype=torch.int32, shape=(None,), device=device, contiguous=True)
-    need_tensor("vectors", own.vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True)
+    check_vectors(own.vectors, device)
     for name, table in (("row_of_at", own.row_of_at), ("rows_at", own.rows_at), ("limit", own.limit)):
         _check_slots(name, table, routing)
     if t == 0:

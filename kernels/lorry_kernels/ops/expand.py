@@ -21,7 +21,7 @@ from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need, need_tensor
 from lorry_kernels.ops.launch import programs
 from lorry_kernels.ops.lora_tiles import ALIGNMENT, PHASES, RANKS, ExpandTiles, expand_tiles, shrink_tiles
 from lorry_kernels.ops.routing import Routing
-from lorry_kernels.ops.shrink import POOLS, check_arena, check_offsets, check_planes
+from lorry_kernels.ops.shrink import POOLS, check_arena, check_offsets, check_planes, check_vectors
 from lorry_kernels.tuning.rows import Phase
 
 _ANY = (
@@ -220,7 +220,7 @@ def expand(
     check_offsets("b_offset", b_offset, routing.slots, slices, plan.blocks, device)
     need_tensor("scale", scale, dtype=torch.float32, shape=(routing.slots, slices), device=device, rows=True)
     if vectors is not None:
-        need_tensor("vectors", vectors.vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True)
+        check_vectors(vectors.vectors, device)
         check_offsets("gain_offset", vectors.gain_offset, routing.slots, slices, None, device)
         check_offsets("addend_offset", vectors.addend_offset, routing.slots, slices, None, device)
         if vectors.bias is not None:

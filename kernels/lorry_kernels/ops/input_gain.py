@@ -1,5 +1,5 @@
-"""IA3's input gain: x before the base's product, for rows whose slot has one; and, where slices of one product have
-gains of their own, those rows' product of another x in place of theirs."""
+"""IA3's input gain (Liu et al., 2022): x before the base's product, for rows whose slot has one; and, where slices of
+one product have gains of their own, those rows' product of another x in place of theirs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lorry_kernels.aot.build import Build, Expect, ModelShape
 from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need, need_tensor
 from lorry_kernels.ops.launch import Launch, cdiv
 from lorry_kernels.ops.routing import Routing
+from lorry_kernels.ops.shrink import check_vectors
 
 _BLOCK = 1024
 _LAUNCH = Launch(2, 1)
@@ -83,7 +84,8 @@ def input_gain(x: Tensor, out: Tensor, vectors: Tensor, offset: Tensor, routing:
     x and out ``[T, K]`` of one dtype (rows may be strided), apart: LoRA reads x as it is. vectors float32 ``[F]``;
     offset int64 ``[slots]`` (may be strided), places of K elements in it, multiples of 32, or -1. A site whose slices
     have gains of their own takes one call, one base product and one ``take_gained`` a slice. Launch it only where a
-    slot of the batch has a gain. Raises TypeError or ValueError by the argument's name.
+    slot of the batch has a gain. A row depends on x's row and its slot's gain alone, bit for bit, whatever the batch.
+    Raises TypeError or ValueError by the argument's name.
     """
     device, t = routing.order.device, routing.tokens
     need_tensor("x", x, dtype=ACTIVATION_DTYPES, shape=(t, None), device=device, rows=True)
@@ -91,7 +93,7 @@ def input_gain(x: Tensor, out: Tensor, vectors: Tensor, offset: Tensor, routing:
     need(
         t == 0 or out.data_ptr() != x.data_ptr(), "out", "is x itself; pass a buffer of its own, LoRA reads x unchanged"
     )
-    need_tensor("vectors", vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True)
+    check_vectors(vectors, device)
     need_tensor("offset", offset, dtype=torch.int64, shape=(routing.slots,), device=device)
     if t == 0:
         return

@@ -1,4 +1,7 @@
-"""The logarithm of one id's probability in each row, and its place."""
+"""The logarithm of one id's probability in each row, and its place.
+
+Chunks of a row are summed apart and merged by their peaks, as in the online softmax (Milakov, Gimelshein, 2018).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Multi-LoRA at one site: x and y of any mix of adapters, in two launches."""
+"""Multi-LoRA at one site: x and y of any mix of adapters, in two launches.
+
+After Punica's SGMV (Chen et al., 2023), over pages as S-LoRA has them (Sheng et al., 2023).
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lorry_kernels.aot.build import Build, Expect, ModelShape
 from lorry_kernels.ops.attention_shape import (
+    LANE,
     SPLIT_TOKENS,
     check_group,
     check_numbers,
@@ -45,6 +46,16 @@ class DecodeWorkspace:
 
     partial: Tensor
     peaks: Tensor
+
+    def __post_init__(self) -> None:
+        """Once a workspace here, not once a layer. Raises TypeError or ValueError by the field's name."""
+        device, kind = self.partial.device, torch.float32
+        capacity, heads, _ = need_tensor(
+            "partial", self.partial, dtype=kind, shape=(None,) * 3, contiguous=True, aligned=LANE
+        ).shape
+        need_tensor(
+            "peaks", self.peaks, dtype=kind, shape=(capacity, heads, 2), device=device, contiguous=True, aligned=LANE
+        )
 
     @classmethod
     def allocate(cls, capacity: int, heads: int, head_dim: int, *, device: torch.device) -> DecodeWorkspace:
@@ -228,14 +239,7 @@ def paged_decode(
     table = check_numbers("table", table, (rows, plan.max_pages), q.device)
     need(plan.page_tokens == page, "plan", f"is for pages of {plan.page_tokens} tokens, k_pages has {page}")
     check_numbers("plan.item", plan.item, (None, 2), q.device)
-    need_tensor(
-        "workspace.partial",
-        workspace.partial,
-        dtype=torch.float32,
-        shape=(None, heads, dim),
-        device=q.device,
-        contiguous=True,
-    )
+    need_tensor("workspace.partial", workspace.partial, shape=(None, heads, dim), device=q.device)
     need(
         workspace.partial.shape[0] >= plan.capacity or plan.max_splits == 1,
         "workspace",

@@ -1,7 +1,8 @@
 """Prefill attention over paged keys and values: sequences of any number of new tokens, each behind what is cached.
 
 A block's rows are query tokens x the group that shares a KV head. Tiles of keys that all of a block's rows see whole
-take a loop without masks.
+take a loop without masks. The tiling is FlashAttention-2's (Dao, 2023), over the block tables of PagedAttention (Kwon
+et al., 2023).
 """
 
 from __future__ import annotations

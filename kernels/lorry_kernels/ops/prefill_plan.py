@@ -1,4 +1,7 @@
-"""Which query tokens make a block of a prefill step, written once a step for all layers."""
+"""Which query tokens make a block of a prefill step, written once a step for all layers.
+
+A plan a step, made apart from what every layer runs by it, is FlashInfer's idea (Ye et al., 2025).
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,14 @@ class PrefillPlan:
     group: int
     head_dim: int
     block_tokens: int
+
+    def __post_init__(self) -> None:
+        """Once a plan here, not once a layer. Raises TypeError or ValueError by the field's name."""
+        device = self.item.device
+        check_numbers("item", self.item, (None, 2), device)
+        check_numbers("items", self.items, (1,), device)
+        check_numbers("lengths", self.lengths, (None,), device)
+        check_numbers("starts", self.starts, (self.lengths.shape[0] + 1,), device)
 
     @classmethod
     def allocate(

@@ -49,6 +49,15 @@ class Routing:
     fault: Tensor
     head: Tensor
 
+    def __post_init__(self) -> None:
+        """Once a step here, so that no op looks at them again: a kernel would read numbers of another size as ids and
+        places. Raises TypeError or ValueError by the field's name."""
+        tokens, device = self.order.shape[0], self.order.device
+        for name, value in (("order", self.order), ("slot", self.slot), ("fault", self.fault), ("head", self.head)):
+            need_tensor(name, value, dtype=torch.int32, shape=(tokens,), device=device, contiguous=True)
+        need_tensor("tile", self.tile, dtype=torch.int32, shape=(None, 3), device=device, contiguous=True)
+        need_tensor("tiles", self.tiles, dtype=torch.int32, shape=(1,), device=device, contiguous=True)
+
     @classmethod
     def allocate(cls, phase: Phase, tokens: int, slots: int, device: torch.device) -> Routing:
         """Buffers for exactly ``tokens`` rows over ``slots`` slots."""

@@ -181,6 +181,10 @@ def check_arena(arena: Tensor, dtype: torch.dtype, device: torch.device) -> None
     need_tensor("arena", arena, dtype=dtype, shape=(None,), device=device, contiguous=True, aligned=16)
 
 
+def check_vectors(vectors: Tensor, device: torch.device) -> None:
+    need_tensor("vectors", vectors, dtype=torch.float32, shape=(None,), device=device, contiguous=True, aligned=16)
+
+
 def check_offsets(
     argument: str, offsets: Tensor, slots: int, slices: int, blocks: int | None, device: torch.device
 ) -> None:
@@ -263,5 +267,6 @@ __all__ = [
     "check_arena",
     "check_offsets",
     "check_planes",
+    "check_vectors",
     "shrink",
 ]
