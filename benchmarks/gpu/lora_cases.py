@@ -110,7 +110,7 @@ TOY_CASES = (
     LoraCase(
         64,
         (48, 32),
-        (LoraBatch("decode", 4, "interleaved"), LoraBatch("prefill", 3, "skewed", -2.0, size=100.0, sliced=True)),
+        (LoraBatch("decode", 4, "interleaved"), LoraBatch("prefill", 3, "skewed", -2.0, size=4.0, sliced=True)),
         "all",
     ),
     LoraCase(16, (16,), (LoraBatch("decode", 2, "one each"),), wide=True),
