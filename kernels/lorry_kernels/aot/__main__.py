@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lorry_kernels.aot.build import ARCHES, SHAPES, Expect
+from lorry_kernels.aot.build import ARCHES, EVERY_SHAPE, Expect
 from lorry_kernels.aot.gate import Breach, judge
 from lorry_kernels.aot.report import Row, summary, table, to_json
 
@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
     from lorry_kernels.aot.measure import default_cache, measure
 
     modules = options.module or catalogue.ops_modules()
-    shapes = [shape for shape in SHAPES if shape.name in options.shape]
+    shapes = [shape for shape in EVERY_SHAPE if shape.name in options.shape]
     every = list(catalogue.jobs(modules, shapes, options.arch))
     groups: dict[tuple[str, Expect], list[Job]] = {}
     rows: list[Row] = []
@@ -121,7 +121,7 @@ class _Progress:
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = [shape.name for shape in SHAPES]
+    names = [shape.name for shape in EVERY_SHAPE]
     parser = argparse.ArgumentParser(prog="python -m lorry_kernels.aot", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--arch", nargs="+", choices=ARCHES, default=list(ARCHES), help="of these cards (all)")
     parser.add_argument("--shape", nargs="+", choices=names, default=names, help="of these models (all)")
