@@ -115,7 +115,7 @@ SHAPES = (
     ModelShape("SmolLM2-135M", 576, 1536, 9, 3, 64, 49152),
     ModelShape("Llama-3-8B", 4096, 14336, 32, 8, 128, 128256),
     ModelShape("Llama-3-8B-fp16", 4096, 14336, 32, 8, 128, 128256, dtype="fp16", page_tokens=(16,), pools=(4,)),
-    ModelShape("Qwen3-8B", 4096, 12288, 32, 8, 128, 151936, qk_norm=True),
+    ModelShape("Qwen3-8B", 4096, 12288, 32, 8, 128, 151936, qk_norm=True, page_tokens=(64,)),
     ModelShape("Qwen2-7B", 3584, 18944, 28, 4, 128, 152064, page_tokens=(64,), pools=(1, 16)),
     ModelShape("Mistral-7B", 4096, 14336, 32, 8, 128, 32000, window=4096, page_tokens=(64,)),
     ModelShape("Llama-3-70B/8", 8192, 28672, 64, 8, 128, 128256, tp=8, page_tokens=(64,), pools=(1, 16)),
@@ -125,12 +125,12 @@ SHAPES = (
 number of heads or of parts of K in it."""
 
 HEAD_SHAPES = (
-    ModelShape.of_heads("D64-G1", 16, 16, 64, 64, window=4096),
+    ModelShape.of_heads("D64-G1", 16, 16, 64, 64, window=4096, qk_norm=True),
     ModelShape.of_heads("D80-G4", 32, 8, 80, 64, window=4096),
     ModelShape.of_heads("D96-G1", 32, 32, 96, 16),
     ModelShape.of_heads("D128-G16", 64, 4, 128, 64, qk_norm=True),
     ModelShape.of_heads("D192-G12", 96, 8, 192, 64, window=4096),
-    ModelShape.of_heads("D256-G2", 16, 8, 256, 16, window=4096),
+    ModelShape.of_heads("D256-G2", 16, 8, 256, 16, window=4096, qk_norm=True),
 )
 """Heads that models have beside those above: every size that has tiles of its own, every kind of group, with and
 without a window, each with one size of page."""

@@ -333,13 +333,13 @@ def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
 def _build(
     shape: ModelShape, widths: Sequence[int], phase: Phase, arch: str, blocks: int, split: int, *, wide: bool = False
 ) -> Build:
-    """``wide``: y is float32."""
+    """``wide``: y is float32, and stands for the bias, which is not there."""
     tiles = expand_tiles(phase, arch, min(widths), blocks)
     y = "fp32" if wide else shape.dtype
     return Build(
         "expand",
         _expand,
-        {**SIGNATURE, "arena": f"*{shape.dtype}", **dict.fromkeys(("y", "bias"), f"*{y}")},  # no bias: y stands there
+        {**SIGNATURE, "arena": f"*{shape.dtype}", **dict.fromkeys(("y", "bias"), f"*{y}")},
         _constexprs(widths, blocks, split, 2, tiles),
         frozenset(SIGNATURE) - {*_ANY, *_STRIDES},
         tiles.launch,

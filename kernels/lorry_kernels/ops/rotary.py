@@ -264,11 +264,11 @@ def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     free = {"q_offset_stride", "k_offset_stride"}
     kind = f"*{shape.dtype}"
     wide = ["q_ptr", "k_ptr", "v_ptr", "k_pages_ptr", "v_pages_ptr"]
+    tables = ["cos_ptr", "sin_ptr"]
     if (shape.head_dim // 2) % 16:
-        free |= {"table_row"}  # A table's row of 40 numbers ends inside 64 bytes: cos and sin are read one by one.
+        # Rows of 40 numbers: of a stride Triton knows whether 16 divides it and no more, so they are read one by one.
+        free.add("table_row")
         tables = []
-    else:
-        tables = ["cos_ptr", "sin_ptr"]
     forms = ((True, False), (True, True)) if shape.qk_norm else ((False, False),)
     for page, (norm, own) in product(shape.page_tokens, forms):
         types = {
