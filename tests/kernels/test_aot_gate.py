@@ -109,8 +109,11 @@ def test_good_code_passes_on_every_card_and_readings_are_kept(tmp_path: Path) ->
     assert len(others) == 2
     forged = json.loads(reading.read_text()) | {"stack_bytes": 8}
     reading.write_text(json.dumps(forged))
-    status, report, _ = gate(tmp_path, *run)
+    status, report, quiet = gate(tmp_path, *run, "--quiet")
     assert (status, rules(report, "product")) == (1, {"stack"})
+    breach, count = quiet.splitlines()
+    assert "stack: 8 bytes" in breach
+    assert count == "3 kernels compiled, 1 in breach, 0 without a build"
     status, report, _ = gate(tmp_path, *run, "--no-cache", "--arch", "gfx942")
     assert status == 0
 

@@ -9,11 +9,17 @@ FLOW = "kernels/lorry_kernels/aot/flow.py"
 PTX = "kernels/lorry_kernels/aot/ptx.py"
 COMPILE = "kernels/lorry_kernels/aot/compile.py"
 MAIN = "kernels/lorry_kernels/aot/__main__.py"
+SHAPES = "kernels/lorry_kernels/aot/build.py"
+EXPAND = "kernels/lorry_kernels/ops/expand.py"
+GAIN = "kernels/lorry_kernels/ops/input_gain.py"
+ROTARY = "kernels/lorry_kernels/ops/rotary.py"
+SAMPLING = "kernels/lorry_kernels/ops/sampling.py"
 SWEEP = "kernels/lorry_kernels/tuning/sweep.py"
 TABLE = "kernels/lorry_kernels/tuning/table.py"
 GATED = "tests/kernels/test_aot_gate.py"
 FLOWN = "tests/kernels/test_aot_flow.py"
 TUNED = "tests/kernels/test_tuning.py"
+BUILT = "tests/kernels/test_ops_builds.py"
 
 GUARDS = (
     Guard(
@@ -78,6 +84,50 @@ GUARDS = (
         "return 1 if lost or any(row.breaches for row in rows) else 0",
         "return 0",
         (f"{GATED}::test_an_alignment_hint_taken_away_fails_the_gate",),
+    ),
+    Guard(
+        "logits_are_built_as_float32",
+        EXPAND,
+        'y = "fp32" if wide else shape.dtype',
+        "y = shape.dtype",
+        (f"{BUILT}::test_what_is_launched_is_what_is_built[SmolLM2-135M-sm_90]",),
+    ),
+    Guard(
+        "a_pages_stride_is_built_as_wide_as_it_is_launched",
+        ROTARY,
+        "page_row: tl.int64,",
+        "page_row: tl.tensor,",
+        (f"{BUILT}::test_what_is_launched_is_what_is_built[SmolLM2-135M-sm_90]",),
+    ),
+    Guard(
+        "a_row_of_a_table_is_divisible_where_its_length_is",
+        ROTARY,
+        "if (shape.head_dim // 2) % 16:",
+        "if shape.head_dim % 16:",
+        (f"{BUILT}::test_what_is_launched_is_what_is_built[D80-G4-sm_90]",),
+    ),
+    Guard(
+        "a_width_that_is_built_divisible_is_specialised",
+        GAIN,
+        "@triton.jit(do_not_specialize=_ANY)\ndef _take_gained(",
+        '@triton.jit(do_not_specialize=[*_ANY, "features"])\ndef _take_gained(',
+        (f"{BUILT}::test_what_is_launched_is_what_is_built[SmolLM2-135M-sm_90]",),
+    ),
+    Guard(
+        "what_stands_for_an_absent_parameter_has_its_own_type",
+        SAMPLING,
+        '"plain": dict.fromkeys(_PARAMETERS, "*fp64")',
+        '"plain": {}',
+        (f"{BUILT}::test_what_is_launched_is_what_is_built[SmolLM2-135M-sm_90]",),
+    ),
+    Guard(
+        "a_row_of_the_table_that_nobody_compiles_is_not_shipped",
+        SHAPES,
+        """    ModelShape.of_heads("D192-G12", 96, 8, 192, 64, window=4096),
+    ModelShape.of_heads("D256-G2", 16, 8, 256, 16, window=4096, qk_norm=True),
+""",
+        "",
+        (f"{BUILT}::test_every_row_of_the_tuning_table_is_in_a_build",),
     ),
     Guard(
         "a_candidate_that_gives_nan_is_wrong",

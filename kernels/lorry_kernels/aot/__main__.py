@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lorry_kernels.aot.build import ARCHES, SHAPES, Expect
+from lorry_kernels.aot.build import ARCHES, EVERY_SHAPE, Expect
 from lorry_kernels.aot.gate import Breach, judge
 from lorry_kernels.aot.report import Row, summary, table, to_json
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table, then the breaches, then a count. Progress goes to stderr."""
+    """Prints the table (unless told to be quiet), then the breaches, then a count. Progress goes to stderr."""
     options = _parser().parse_args(arguments)
     os.environ.pop("TRITON_INTERPRET", None)  # This process compiles; the interpreter's kernels cannot be.
     with tempfile.TemporaryDirectory(prefix="lorry-triton-") as folder:
@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
     from lorry_kernels.aot.measure import default_cache, measure
 
     modules = options.module or catalogue.ops_modules()
-    shapes = [shape for shape in SHAPES if shape.name in options.shape]
+    shapes = [shape for shape in EVERY_SHAPE if shape.name in options.shape]
     every = list(catalogue.jobs(modules, shapes, options.arch))
     groups: dict[tuple[str, Expect], list[Job]] = {}
     rows: list[Row] = []
@@ -63,7 +63,8 @@ def _run(options: argparse.Namespace) -> int:
     show.end()
     rows += [_row(group, measured[group[0]]) for group in taken]
     lost = () if options.op else catalogue.uncovered(modules, every)
-    print(table(rows))
+    if not options.quiet:
+        print(table(rows))
     print(summary(rows, lost))
     if options.json:
         options.json.write_text(to_json(rows, lost, triton.__version__))
@@ -121,7 +122,7 @@ class _Progress:
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = [shape.name for shape in SHAPES]
+    names = [shape.name for shape in EVERY_SHAPE]
     parser = argparse.ArgumentParser(prog="python -m lorry_kernels.aot", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--arch", nargs="+", choices=ARCHES, default=list(ARCHES), help="of these cards (all)")
     parser.add_argument("--shape", nargs="+", choices=names, default=names, help="of these models (all)")
@@ -131,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         "--sample", type=_count, default=0, metavar="N", help="N builds of each kernel, over all cards (all)"
     )
     parser.add_argument("--jobs", type=_count, default=2, help="processes (2)")
+    parser.add_argument("--quiet", action="store_true", help="print breaches and their count, no table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the whole table there as JSON")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="of readings (below XDG_CACHE_HOME)")
     parser.add_argument("--no-cache", action="store_true", help="compile everything anew")

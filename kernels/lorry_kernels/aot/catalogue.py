@@ -14,7 +14,7 @@ from typing import Any
 from triton.runtime.jit import JITFunction
 
 from lorry_kernels import ops
-from lorry_kernels.aot.build import ARCHES, SHAPES, Build, ModelShape
+from lorry_kernels.aot.build import ARCHES, EVERY_SHAPE, Build, ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def ops_modules() -> tuple[str, ...]:
 
 
 def jobs(
-    modules: Iterable[str], shapes: Sequence[ModelShape] = SHAPES, arches: Sequence[str] = ARCHES
+    modules: Iterable[str], shapes: Sequence[ModelShape] = EVERY_SHAPE, arches: Sequence[str] = ARCHES
 ) -> Iterator[Job]:
     """In a fixed order: module, architecture, shape, the module's own."""
     for module in modules:

@@ -79,7 +79,7 @@ def _nvidia(cubin: bytes, shared_bytes: int, widths: dict[str, Widths]) -> Resou
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         usage = _USAGE.search(_tool("cuobjdump", "-res-usage", str(path)))
-        sass = _tool("cuobjdump", "-sass", str(path))
+        sass = _tool("nvdisasm", "-c", "-ndf", str(path))  # as cuobjdump -sass, without what takes it longer
     if usage is None:
         raise ValueError("cuobjdump -res-usage: printed no resource line; aot/resources.py must learn its new form")
     return Resources(

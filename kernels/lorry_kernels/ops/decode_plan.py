@@ -192,19 +192,20 @@ def _decode_plan(
         tl.store(items, rows + reached)
 
 
-def builds(shape: ModelShape, arch: str, window: int | None = None) -> Iterator[Build]:
+def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     """What ``DecodePlan.fill`` launches."""
-    yield Build(
-        op="decode_plan",
-        kernel=_decode_plan,
-        signature={
-            **dict.fromkeys(("lengths", "item", "items", "parts"), "*i32"),
-            **dict.fromkeys(("rows", "capacity", "most"), "i32"),
-        },
-        constexprs=_constexprs(SPLIT_TOKENS, window),
-        divisible=frozenset(),
-        launch=_LAUNCH,
-    )
+    for window in shape.windows:
+        yield Build(
+            op="decode_plan",
+            kernel=_decode_plan,
+            signature={
+                **dict.fromkeys(("lengths", "item", "items", "parts"), "*i32"),
+                **dict.fromkeys(("rows", "capacity", "most"), "i32"),
+            },
+            constexprs=_constexprs(SPLIT_TOKENS, window),
+            divisible=frozenset(),
+            launch=_LAUNCH,
+        )
 
 
 def _constexprs(split_tokens: int, window: int | None) -> dict[str, Any]:

@@ -278,8 +278,8 @@ def _planes_constexprs(tile_rows: int, itemsize: int) -> dict[str, Any]:
     return {"BM": tile_rows, "ALIGN": ALIGNMENT // itemsize}
 
 
+_ACTIVATIONS = ("weight", "arena", "out", "y")
 _KINDS = {
-    **dict.fromkeys(("weight", "arena", "out", "y"), "*bf16"),
     **dict.fromkeys(("planes", "vectors"), "*fp32"),
     **dict.fromkeys(("ids", "offset", "limit", "a_offset", "row_of_at", "rows_at"), "*i64"),
     **dict.fromkeys(("slot", "order", "tile", "tiles", "row_of"), "*i32"),
@@ -289,20 +289,31 @@ _KINDS = {
 
 
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
-    """A few for all shapes."""
-    del shape, arch
+    """A few for all shapes of one type."""
+    del arch
+    if not shape.hidden:
+        return
     for own in (False, True):
         wide = ("weight", "out", "arena") if own else ("weight", "out")
-        yield _build("embed", _embed, _embed_constexprs(own, 2), _EMBED_ANY, wide)
+        yield _build(shape, "embed", _embed, _embed_constexprs(own, 2), _EMBED_ANY, wide)
     for phase in PHASES:
         constexprs = _planes_constexprs(block_m(phase), 2)
-        yield _build("embedding_planes", _embedding_planes, constexprs, _PLANES_ANY, ())
-    yield _build("replace_rows", _replace_rows, {"BLOCK": _BLOCK}, _REPLACE_ANY, ("vectors",))
+        yield _build(shape, "embedding_planes", _embedding_planes, constexprs, _PLANES_ANY, ())
+    yield _build(shape, "replace_rows", _replace_rows, {"BLOCK": _BLOCK}, _REPLACE_ANY, ("vectors",))
 
 
-def _build(op: str, kernel: Any, constexprs: dict[str, Any], free: tuple[str, ...], wide: tuple[str, ...]) -> Build:
-    signature = {name: _KINDS[name] for name in kernel.arg_names if name not in constexprs}
-    return Build(op, kernel, signature, constexprs, frozenset(signature) - set(free), _LAUNCH, Expect(False, wide))
+def _build(
+    shape: ModelShape,
+    op: str,
+    kernel: Any,
+    constexprs: dict[str, Any],
+    free: tuple[str, ...],
+    wide: tuple[str, ...],
+) -> Build:
+    kinds = {**_KINDS, **dict.fromkeys(_ACTIVATIONS, f"*{shape.dtype}")}
+    signature = {name: kinds[name] for name in kernel.arg_names if name not in constexprs}
+    divisible = frozenset(signature) - set(free)
+    return Build(op, kernel, signature, constexprs, divisible, _LAUNCH, Expect(False, wide), shape.kind)
 
 
 __all__ = ["OwnMatrices", "OwnRows", "builds", "embed", "embedding_planes", "replace_rows"]

@@ -21,7 +21,7 @@ from lorry_kernels.ops.checks import ACTIVATION_DTYPES, need, need_tensor
 from lorry_kernels.ops.launch import programs
 from lorry_kernels.ops.lora_tiles import ALIGNMENT, PHASES, RANKS, ExpandTiles, expand_tiles, shrink_tiles
 from lorry_kernels.ops.routing import Routing
-from lorry_kernels.ops.shrink import POOLS, check_arena, check_offsets, check_planes, check_vectors
+from lorry_kernels.ops.shrink import check_arena, check_offsets, check_planes, check_vectors
 from lorry_kernels.tuning.rows import Phase
 
 _ANY = (
@@ -320,27 +320,31 @@ _STRIDES = ("stride_slot", "stride_slice", "stride_scale", "stride_gain", "strid
 
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     """Every site and phase (the head's y, logits, in float32), and the embedding, whose planes are gathered whole, for
-    pools of ranks to 16, 64 and 256."""
+    every pool."""
     for phase in PHASES:
-        for blocks in POOLS:
-            for site in (*shape.sites, shape.head):
+        for blocks in shape.pools:
+            for site in shape.lora_sites(phase):
                 split = shrink_tiles(phase, arch, site.k, len(site.slices), blocks, 2).split
-                yield _build(site.slices, phase, arch, blocks, split, wide=site == shape.head)
-            yield _build((shape.hidden,), phase, arch, blocks, 1)
+                yield _build(shape, site.slices, phase, arch, blocks, split, wide=site == shape.head)
+            if shape.hidden:
+                yield _build(shape, (shape.hidden,), phase, arch, blocks, 1)
 
 
-def _build(widths: Sequence[int], phase: Phase, arch: str, blocks: int, split: int, *, wide: bool = False) -> Build:
-    """``wide``: y is float32."""
+def _build(
+    shape: ModelShape, widths: Sequence[int], phase: Phase, arch: str, blocks: int, split: int, *, wide: bool = False
+) -> Build:
+    """``wide``: y is float32, and stands for the bias, which is not there."""
     tiles = expand_tiles(phase, arch, min(widths), blocks)
+    y = "fp32" if wide else shape.dtype
     return Build(
         "expand",
         _expand,
-        {**SIGNATURE, "y": "*fp32", "bias": "*fp32"} if wide else SIGNATURE,  # no bias: y stands there
+        {**SIGNATURE, "arena": f"*{shape.dtype}", **dict.fromkeys(("y", "bias"), f"*{y}")},
         _constexprs(widths, blocks, split, 2, tiles),
         frozenset(SIGNATURE) - {*_ANY, *_STRIDES},
         tiles.launch,
         Expect(tensor_cores=True, wide_loads_of=("y", "arena")),
-        kind="y=fp32" if wide else "",
+        kind=" ".join(["y=fp32"] * wide + [shape.kind]).strip(),
     )
 
 

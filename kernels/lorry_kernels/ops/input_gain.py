@@ -20,8 +20,6 @@ from lorry_kernels.ops.shrink import check_vectors
 _BLOCK = 1024
 _LAUNCH = Launch(2, 1)
 _ANY = ("slot", "offset", "stride_offset", "slots")
-_TAKE_ANY = (*_ANY, "features")
-"""Any width of a slice makes the same kernel."""
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -52,7 +50,7 @@ def _input_gain(
     tl.store(out + row.to(tl.int64) * stride_out + k, value, mask=inside)
 
 
-@triton.jit(do_not_specialize=_TAKE_ANY)
+@triton.jit(do_not_specialize=_ANY)
 def _take_gained(
     y: tl.tensor,
     gained: tl.tensor,
@@ -144,47 +142,28 @@ def _constexprs() -> dict[str, Any]:
     return {"BLOCK": _BLOCK}
 
 
-SIGNATURE = {
-    "x": "*bf16",
-    "out": "*bf16",
+_KINDS = {
     "vectors": "*fp32",
     "slot": "*i32",
     "offset": "*i64",
-    "features": "i32",
-    "stride_x": "i64",
-    "stride_out": "i64",
-    "stride_offset": "i64",
-    "slots": "i32",
-}
-
-
-TAKE_SIGNATURE = {
-    "y": "*bf16",
-    "gained": "*bf16",
-    "slot": "*i32",
-    "offset": "*i64",
-    "features": "i32",
-    "stride_y": "i64",
-    "stride_gained": "i64",
-    "stride_offset": "i64",
-    "slots": "i32",
+    **dict.fromkeys(("features", "slots"), "i32"),
+    **dict.fromkeys(("stride_x", "stride_out", "stride_y", "stride_gained", "stride_offset"), "i64"),
 }
 
 
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
-    """Two for all shapes."""
-    del shape, arch
-    yield Build(
-        "input_gain",
-        _input_gain,
-        SIGNATURE,
-        _constexprs(),
-        frozenset(SIGNATURE) - set(_ANY),
-        _LAUNCH,
-        Expect(wide_loads_of=("x", "out", "vectors")),
-    )
-    free = frozenset(TAKE_SIGNATURE) - set(_TAKE_ANY)
-    yield Build("take_gained", _take_gained, TAKE_SIGNATURE, _constexprs(), free, _LAUNCH, Expect())
+    """Two for all shapes of one type."""
+    del arch
+    yield _build(shape, "input_gain", _input_gain, ("x", "out", "vectors"))
+    yield _build(shape, "take_gained", _take_gained, ("gained", "y"))
 
 
-__all__ = ["SIGNATURE", "builds", "input_gain", "take_gained"]
+def _build(shape: ModelShape, op: str, kernel: Any, wide: tuple[str, ...]) -> Build:
+    constexprs = _constexprs()
+    kinds = {**dict.fromkeys(("x", "out", "y", "gained"), f"*{shape.dtype}"), **_KINDS}
+    signature = {name: kinds[name] for name in kernel.arg_names if name not in constexprs}
+    divisible = frozenset(signature) - set(_ANY)
+    return Build(op, kernel, signature, constexprs, divisible, _LAUNCH, Expect(wide_loads_of=wide), shape.kind)
+
+
+__all__ = ["builds", "input_gain", "take_gained"]

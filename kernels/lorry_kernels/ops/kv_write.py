@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -90,16 +90,16 @@ def kv_write(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, slot: Tenso
     )
 
 
-def builds(shape: ModelShape, arch: str, dtype: str = "bf16", page_tokens: Sequence[int] = (16, 64)) -> Iterator[Build]:
+def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     """What ``kv_write`` launches for a model on one shard."""
     pointers = ("k", "v", "k_pages", "v_pages")
     strides = [name for name in _kv_write.arg_names if name.startswith("stride_")]
-    for page in page_tokens:
+    for page in shape.page_tokens:
         yield Build(
             op="kv_write",
             kernel=_kv_write,
             signature={
-                **dict.fromkeys(pointers, f"*{dtype}"),
+                **dict.fromkeys(pointers, f"*{shape.dtype}"),
                 "slot": "*i64",
                 "tokens": "i32",
                 **dict.fromkeys(("slots", *strides), "i64"),
@@ -108,6 +108,7 @@ def builds(shape: ModelShape, arch: str, dtype: str = "bf16", page_tokens: Seque
             divisible=frozenset((*pointers, "slots", *strides)),
             launch=_LAUNCH,
             expect=Expect(tensor_cores=False, wide_loads_of=pointers),
+            kind=shape.kind,
         )
 
 

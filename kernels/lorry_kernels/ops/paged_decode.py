@@ -6,7 +6,7 @@ for all of them; a persistent grid walks the plan's splits, so one CUDA graph se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -285,24 +285,18 @@ def paged_decode(
     return out
 
 
-def builds(
-    shape: ModelShape,
-    arch: str,
-    dtype: str = "bf16",
-    page_tokens: Sequence[int] = (16, 64),
-    windows: Sequence[int | None] = (None,),
-) -> Iterator[Build]:
+def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     """What ``paged_decode`` launches for a model on one shard."""
     tile = decode_tile(arch, shape.head_dim)
     strides = [name for name in _paged_decode.arg_names if name.startswith("stride_")]
     rows = ("q", "k_pages", "v_pages", "out")
     sums = ("partial", "peaks")
-    for page, window in product(page_tokens, windows):
+    for page, window in product(shape.page_tokens, shape.windows):
         yield Build(
             op="paged_decode",
             kernel=_paged_decode,
             signature={
-                **dict.fromkeys(rows, f"*{dtype}"),
+                **dict.fromkeys(rows, f"*{shape.dtype}"),
                 **dict.fromkeys(sums, "*fp32"),
                 **dict.fromkeys(("table", "item", "items", "parts"), "*i32"),
                 "log2_scale": "fp32",
@@ -313,13 +307,14 @@ def builds(
             divisible=frozenset((*rows, *sums, *strides)),
             launch=tile.launch,
             expect=Expect(tensor_cores=True, wide_loads_of=("q", "k_pages", "v_pages")),
+            kind=shape.kind,
         )
     outward = ("stride_out_row", "stride_out_head")
     yield Build(
         op="merge_splits",
         kernel=_merge_splits,
         signature={
-            "out": f"*{dtype}",
+            "out": f"*{shape.dtype}",
             **dict.fromkeys(sums, "*fp32"),
             "parts": "*i32",
             **dict.fromkeys(outward, "i64"),
@@ -328,6 +323,7 @@ def builds(
         divisible=frozenset(("out", *sums, *outward)),
         launch=_MERGE_LAUNCH,
         expect=Expect(tensor_cores=False, wide_loads_of=("partial",)),
+        kind=shape.kind,
     )
 
 

@@ -7,7 +7,7 @@ et al., 2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -250,23 +250,17 @@ def paged_prefill(
     return out
 
 
-def builds(
-    shape: ModelShape,
-    arch: str,
-    dtype: str = "bf16",
-    page_tokens: Sequence[int] = (16, 64),
-    windows: Sequence[int | None] = (None,),
-) -> Iterator[Build]:
+def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     """What ``paged_prefill`` launches for a model on one shard."""
     tile = prefill_tile(arch, shape.head_dim)
     strides = [name for name in _paged_prefill.arg_names if name.startswith("stride_")]
     rows = ("q", "k_pages", "v_pages", "out")
-    for page, window in product(page_tokens, windows):
+    for page, window in product(shape.page_tokens, shape.windows):
         yield Build(
             op="paged_prefill",
             kernel=_paged_prefill,
             signature={
-                **dict.fromkeys(rows, f"*{dtype}"),
+                **dict.fromkeys(rows, f"*{shape.dtype}"),
                 **dict.fromkeys(("table", "item", "items", "starts", "lengths"), "*i32"),
                 "log2_scale": "fp32",
                 "table_pages": "i32",
@@ -276,6 +270,7 @@ def builds(
             divisible=frozenset((*rows, *strides)),
             launch=tile.launch,
             expect=Expect(tensor_cores=True, wide_loads_of=("q", "k_pages", "v_pages")),
+            kind=shape.kind,
         )
 
 

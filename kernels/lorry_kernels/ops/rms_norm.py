@@ -115,20 +115,18 @@ def _tile(size: int, heads: int, residual: bool, own: bool) -> tuple[dict[str, A
 
 
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
-    """Norms of hidden rows and of heads, with and without adapters' own weights."""
-    for size, heads, residual in (
-        (shape.hidden, 1, False),
-        (shape.hidden, 1, True),
-        (shape.head_dim, shape.shard_heads, False),
-    ):
+    """Norms of hidden rows and, of models that have them, of heads, with and without adapters' own weights."""
+    hidden = [(shape.hidden, 1, False), (shape.hidden, 1, True)] if shape.hidden else []
+    for size, heads, residual in [*hidden, *[(shape.head_dim, shape.shard_heads, False)] * shape.qk_norm]:
         for own in (False, True):
             constexprs, launch = _tile(size, heads, residual, own)
             pointers = ["x_ptr", "out_ptr", "weight_ptr", *["residual_ptr"] * residual, *["vectors_ptr"] * own]
+            kind = f"*{shape.dtype}"
             signature = {
-                **dict.fromkeys(["x_ptr", "residual_ptr", "out_ptr", "weight_ptr"], "*bf16"),
-                "vectors_ptr": "*fp32" if own else "*bf16",
-                "slot_ptr": "*i32" if own else "*bf16",
-                "offset_ptr": "*i64" if own else "*bf16",
+                **dict.fromkeys(["x_ptr", "residual_ptr", "out_ptr", "weight_ptr"], kind),
+                "vectors_ptr": "*fp32" if own else kind,
+                "slot_ptr": "*i32" if own else kind,
+                "offset_ptr": "*i64" if own else kind,
                 **dict.fromkeys(["x_row", "x_head", "residual_row", "out_row", "out_head", "offset_stride"], "i32"),
                 **dict.fromkeys(["slots", "rows"], "i32"),
                 "eps": "fp32",
@@ -141,6 +139,7 @@ def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
                 frozenset([*pointers, "x_row", "x_head", "residual_row", "out_row", "out_head"]),
                 launch,
                 Expect(wide_loads_of=tuple(pointers)),
+                kind=shape.kind,
             )
 
 

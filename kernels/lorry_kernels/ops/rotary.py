@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def _rotary_kernel(
     q_ptr: tl.tensor, q_row: tl.tensor, q_head: tl.tensor, k_ptr: tl.tensor, k_row: tl.tensor, k_head: tl.tensor,
     v_ptr: tl.tensor, v_row: tl.tensor, v_head: tl.tensor, position_ptr: tl.tensor, cos_ptr: tl.tensor,
     sin_ptr: tl.tensor, table_row: tl.tensor, positions: tl.tensor, k_pages_ptr: tl.tensor, v_pages_ptr: tl.tensor,
-    page_row: tl.tensor, page_head: tl.tensor, page_place: tl.tensor, slot_ptr: tl.tensor, places: tl.tensor,
+    page_row: tl.int64, page_head: tl.tensor, page_place: tl.tensor, slot_ptr: tl.tensor, places: tl.tensor,
     q_weight_ptr: tl.tensor, k_weight_ptr: tl.tensor, eps: tl.tensor, vectors_ptr: tl.tensor,
     own_slot_ptr: tl.tensor, q_offset_ptr: tl.tensor, q_offset_stride: tl.tensor, k_offset_ptr: tl.tensor,
     k_offset_stride: tl.tensor, slots: tl.tensor,
@@ -257,33 +258,42 @@ def _launch(dim: int) -> Launch:
     return Launch(max(HEADS * triton.next_power_of_2(dim // 2) // 256, 1), 1)
 
 
-def builds(shape: ModelShape, arch: str, page_tokens: int = 16) -> Iterator[Build]:
-    """With the write into pages: plain, with norms of heads, with adapters' own."""
+def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
+    """With the write into pages: plain, or, of models that norm their heads, with the base's norms and adapters'."""
     integers = [name for name in _rotary_kernel.arg_names if name.endswith(("_row", "_head", "_stride", "_place"))]
-    for norm, own in ((False, False), (True, False), (True, True)):
+    free = {"q_offset_stride", "k_offset_stride"}
+    kind = f"*{shape.dtype}"
+    wide = ["q_ptr", "k_ptr", "v_ptr", "k_pages_ptr", "v_pages_ptr"]
+    tables = ["cos_ptr", "sin_ptr"]
+    if (shape.head_dim // 2) % 16:
+        # Rows of 40 numbers: of a stride Triton knows whether 16 divides it and no more, so they are read one by one.
+        free.add("table_row")
+        tables = []
+    forms = ((True, False), (True, True)) if shape.qk_norm else ((False, False),)
+    for page, (norm, own) in product(shape.page_tokens, forms):
         types = {
-            **dict.fromkeys(["q_ptr", "k_ptr", "v_ptr", "k_pages_ptr", "v_pages_ptr"], "*bf16"),
-            **dict.fromkeys(["q_weight_ptr", "k_weight_ptr"], "*bf16"),
+            **dict.fromkeys(["q_ptr", "k_ptr", "v_ptr", "k_pages_ptr", "v_pages_ptr"], kind),
+            **dict.fromkeys(["q_weight_ptr", "k_weight_ptr"], kind),
             **dict.fromkeys(["position_ptr", "slot_ptr"], "*i64"),
             **dict.fromkeys(["cos_ptr", "sin_ptr"], "*fp32"),
-            "vectors_ptr": "*fp32" if own else "*bf16",
-            "own_slot_ptr": "*i32" if own else "*bf16",
-            **dict.fromkeys(["q_offset_ptr", "k_offset_ptr"], "*i64" if own else "*bf16"),
+            "vectors_ptr": "*fp32" if own else kind,
+            "own_slot_ptr": "*i32" if own else kind,
+            **dict.fromkeys(["q_offset_ptr", "k_offset_ptr"], "*i64" if own else kind),
             **dict.fromkeys([*integers, "positions", "places", "slots"], "i32"),
             "page_row": "i64",
             "eps": "fp32",
         }
-        wide = ["q_ptr", "k_ptr", "v_ptr", "k_pages_ptr", "v_pages_ptr", "cos_ptr", "sin_ptr"]
-        wide += ["q_weight_ptr", "k_weight_ptr"] * norm + ["vectors_ptr"] * own
-        constexprs = _constexprs(shape.shard_heads, shape.shard_kv_heads, shape.head_dim, page_tokens, norm, own)
+        read = [*wide, *tables, *["q_weight_ptr", "k_weight_ptr"] * norm, *["vectors_ptr"] * own]
+        constexprs = _constexprs(shape.shard_heads, shape.shard_kv_heads, shape.head_dim, page, norm, own)
         yield Build(
             f"rotary{'.norm' * norm}{'.own' * own}",
             _rotary_kernel,
             {name: types[name] for name in _rotary_kernel.arg_names if name in types},
             constexprs,
-            frozenset({*wide, *integers} - {"q_offset_stride", "k_offset_stride"}),
+            frozenset({*read, "cos_ptr", "sin_ptr", *integers} - free),
             _launch(shape.head_dim),
-            Expect(wide_loads_of=tuple(wide)),
+            Expect(wide_loads_of=tuple(read)),
+            kind=shape.kind,
         )
 
 

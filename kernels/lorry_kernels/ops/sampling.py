@@ -185,16 +185,23 @@ _PARTS = [f"{n}_ptr" for n in ("peaks", "first", "least", "old_sums", "new_sums"
 _PARTS += [f"{n}_ptr" for n in ("old_state", "new_state", "state")]
 _TYPES = {
     **dict.fromkeys([*_PARTS, "seed_ptr", "choice_ptr", "position_ptr", "tokens_ptr"], "*i64"),
-    **{f"{name}_ptr": "*fp64" for name in ("temperature", "top_p", "min_p")},
     **dict.fromkeys(["logits_stride", "vocabulary", "chunks"], "i32"),
-    "top_k_ptr": "*i32",
     "finite_ptr": "*u8",
 }
 
 
-def _build(kernel: Any, name: str, dtype: torch.dtype, constexprs: dict[str, Any], wide: bool) -> Build:
+_PARAMETERS = {f"{name}_ptr": "*fp64" for name in ("temperature", "top_p", "min_p")} | {"top_k_ptr": "*i32"}
+
+
+def _build(kernel: Any, name: str, dtype: torch.dtype, constexprs: dict[str, Any], rows: str = "filtered") -> Build:
+    """``rows``: what the call has; what it has not, another tensor of its stands for, and is not read."""
     logits = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
-    types = {"logits_ptr": f"*{logits}", **_TYPES}
+    stands = {
+        "filtered": {},
+        "plain": dict.fromkeys(_PARAMETERS, "*fp64"),
+        "greedy": dict.fromkeys(_PARAMETERS, "*i64"),
+    }
+    types = {"logits_ptr": f"*{logits}", **_TYPES, **_PARAMETERS, **stands[rows]}
     return Build(
         f"sampling.{name}.{logits}",
         kernel,
@@ -202,21 +209,23 @@ def _build(kernel: Any, name: str, dtype: torch.dtype, constexprs: dict[str, Any
         constexprs,
         frozenset({"logits_ptr", "logits_stride", "vocabulary", *_PARTS} & set(kernel.arg_names)),
         LAUNCH,
-        Expect(wide_loads_of=("logits_ptr",) if wide else ()),
+        Expect(wide_loads_of=() if rows == "greedy" else ("logits_ptr",)),
+        kind="" if rows == "filtered" else rows,
     )
 
 
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     """The same for every shape and architecture: launches for bf16 and fp32 logits, with filters and without."""
     for dtype in (torch.bfloat16, torch.float32):
-        yield _build(peak_kernel, "peak", dtype, {"CHUNK": CHUNK, "BLOCK": BLOCK}, True)
-        for draws in (False, True):
-            yield _build(finish_kernel, "finish", dtype, {"DRAWS": draws, **_tile(dtype)}, draws)
-        seen: list[dict[str, Any]] = []
-        for constexprs in [*_passes(dtype, True), *_passes(dtype, False)]:
-            if constexprs not in seen:
-                seen.append(constexprs)
-                yield _build(scan_kernel, "scan", dtype, constexprs, True)
+        yield _build(peak_kernel, "peak", dtype, {"CHUNK": CHUNK, "BLOCK": BLOCK})
+        for draws, rows in ((False, "greedy"), (True, "filtered")):
+            yield _build(finish_kernel, "finish", dtype, {"DRAWS": draws, **_tile(dtype)}, rows)
+        for filtered, rows in ((True, "filtered"), (False, "plain")):
+            seen: list[dict[str, Any]] = []
+            for constexprs in _passes(dtype, filtered):
+                if constexprs not in seen:
+                    seen.append(constexprs)
+                    yield _build(scan_kernel, "scan", dtype, constexprs, rows)
 
 
 __all__ = [

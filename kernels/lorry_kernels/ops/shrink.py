@@ -240,27 +240,24 @@ _WHOLE = frozenset({"a_offset", "order", "tile", "tiles", "blocks", "stride_slot
 
 
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
-    """Every site and phase, for pools of ranks to 16, 64 and 256."""
-    for site in (*shape.sites, shape.head):
-        for phase in PHASES:
-            for blocks in POOLS:
+    """Every site, phase and pool."""
+    for phase in PHASES:
+        for site in shape.lora_sites(phase):
+            for blocks in shape.pools:
                 tiles = shrink_tiles(phase, arch, site.k, len(site.slices), blocks, 2)
                 yield Build(
                     "shrink",
                     _shrink,
-                    SIGNATURE,
+                    {**SIGNATURE, **dict.fromkeys(("x", "arena"), f"*{shape.dtype}")},
                     _constexprs(site.k, len(site.slices), blocks, 2, tiles),
                     frozenset(SIGNATURE) - _WHOLE,
                     tiles.launch,
                     Expect(tensor_cores=True, wide_loads_of=("x", "arena")),
+                    kind=shape.kind,
                 )
 
 
-POOLS = (1, 4, 16)
-"""Blocks of the pools that builds are for: ranks to 16, 64 and 256."""
-
 __all__ = [
-    "POOLS",
     "SIGNATURE",
     "ShrinkPlan",
     "builds",

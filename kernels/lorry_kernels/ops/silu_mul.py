@@ -62,14 +62,16 @@ def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     """One kernel serves all shapes."""
     pointers = ("gate_up_ptr", "out_ptr")
     integers = ("gate_up_row", "out_row", "n")
+    kind = f"*{shape.dtype}"
     yield Build(
         "silu_mul",
         _silu_mul_kernel,
-        {"gate_up_ptr": "*bf16", "gate_up_row": "i32", "out_ptr": "*bf16", "out_row": "i32", "n": "i32"},
+        {"gate_up_ptr": kind, "gate_up_row": "i32", "out_ptr": kind, "out_row": "i32", "n": "i32"},
         _constexprs(),
         frozenset([*pointers, *integers]),
         LAUNCH,
         Expect(wide_loads_of=pointers),
+        kind=shape.kind,
     )
 
 
