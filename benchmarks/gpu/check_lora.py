@@ -119,7 +119,7 @@ def _check_graph(made: Placed, log: Log, name: str, phase: Phase, slots: Sequenc
     routing = Routing.allocate(phase, len(slots), one.slots, device)
     slot = torch.full((len(slots),), -1, dtype=torch.int32, device=device)
     expected = torch.zeros(len(slots), dtype=torch.int64, device=device)
-    lora, out = made.lora(phase), moved(y, device)
+    lora, out, apart = made.lora(phase), moved(y, device), moved(y, device)
     planes = torch.full_like(lora.planes(len(slots), device), float("nan"))
 
     def body() -> tuple[Tensor, ...]:
@@ -128,7 +128,12 @@ def _check_graph(made: Placed, log: Log, name: str, phase: Phase, slots: Sequenc
         lora(out, x, one.arena, made.tables, routing, planes, one.vectors)
         return (out,)
 
-    graph = captured(made.machine, body)
+    def in_turn() -> tuple[Tensor, ...]:
+        apart.copy_(y)
+        lora.in_turn()(apart, x, one.arena, made.tables, routing, planes, one.vectors)
+        return (apart,)
+
+    graph, plain = (captured(made.machine, each) for each in (body, in_turn))
     others = [slot if slot < 0 else (slot + 1) % one.slots for slot in [*slots[1:], slots[0]]]
     for kind, now in (("slots", others), ("tables", others), ("base", [-1] * len(slots))):
         if kind == "tables":
@@ -137,6 +142,8 @@ def _check_graph(made: Placed, log: Log, name: str, phase: Phase, slots: Sequenc
             slot.copy_(checked_slots(now, one.slots))
             expected.copy_(made.expected(now))
             found = graph.run()[0].clone()
+            if lora.shrink.tiles.launch.dependent:
+                log.equal(f"{name}: dependent launches = one after the other, {kind}", same_bits(plain.run()[0], found))
             want = made.run(phase, now, x, y)
         finally:
             if kind == "tables":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -134,8 +135,9 @@ class _Stack:
                 y = F.linear(site.x, weight)
         return (y,)
 
-    def with_lora(self) -> tuple[Tensor, ...]:
-        """As the engine calls it: routed once, with the tables of vectors, all empty."""
+    def with_lora(self, in_turn: bool = False) -> tuple[Tensor, ...]:
+        """As the engine calls it: routed once, with the tables of vectors, all empty. ``in_turn``: without dependent
+        launches."""
         route(self.slot, self.expected, self.generation, self.routing)
         y = self.arena
         for layer, tables in zip(self.weights, self.tables, strict=True):
@@ -143,16 +145,22 @@ class _Stack:
                 y = F.linear(site.x, weight)
                 none = self.none[:, : table.scale.shape[1]]
                 vectors = SiteVectors(self.vectors, none, none)
-                site.lora(y, site.x, self.arena, table, self.routing, site.planes, vectors)
+                lora = site.lora.in_turn() if in_turn else site.lora
+                lora(y, site.x, self.arena, table, self.routing, site.planes, vectors)
         return (y,)
 
-    def microseconds(self, rounds: int) -> tuple[float, float]:
-        """Medians of one layer: (base, what LoRA adds)."""
-        bodies: dict[str, Callable[[], tuple[Tensor, ...]]] = {"base": self.base, "lora": self.with_lora}
+    def microseconds(self, rounds: int) -> tuple[float, float, float]:
+        """Medians of one layer: (base, what LoRA adds, what it adds without dependent launches)."""
+        bodies: dict[str, Callable[[], tuple[Tensor, ...]]] = {
+            "base": self.base,
+            "lora": self.with_lora,
+            "in turn": partial(self.with_lora, in_turn=True),
+        }
         graphs = {name: captured(self.machine, body) for name, body in bodies.items()}
         found = interleaved(self.machine, {name: graph.run for name, graph in graphs.items()}, rounds)
         layers = len(self.weights)
-        return found["base"].median / layers, (found["lora"].median - found["base"].median) / layers
+        base, lora, in_turn = (found[name].median / layers for name in bodies)
+        return base, lora - base, in_turn - base
 
     @property
     def lora_bytes(self) -> int:
@@ -168,7 +176,7 @@ def _decode_figure(
     machine: Machine, log: Log, name: str, weights: list[list[Tensor]], row: Row, sizes: Sizes, ceilings: Ceilings
 ) -> None:
     stack = _Stack(machine, sizes.shape, weights, "decode", row.tokens, row)
-    base, added = stack.microseconds(sizes.rounds)
+    base, added, in_turn = stack.microseconds(sizes.rounds)
     floor = ceilings.microseconds(stack.lora_bytes)
     base_floor = ceilings.microseconds(stack.base_bytes)
     wanted, met = "", None
@@ -177,6 +185,7 @@ def _decode_figure(
     elif row.most_of_floor:
         wanted, met = f"<= {row.most_of_floor:g}x", added <= row.most_of_floor * floor
     more = {"floor_us": floor, "base_us": base, "base_of_floor": base / base_floor, "step_ratio": base / (base + added)}
+    more["in_turn_us"] = in_turn
     beside = f"floor {floor:.2f} us" if floor else f"base {base:.1f} us"
     log.figure(Figure(f"added a layer: {name}", added, "us", beside, added / (floor or base), wanted, met, more))
 
@@ -187,7 +196,7 @@ def _prefill_figure(
     """The floor is reading x, and reading and writing y."""
     row = Row(16, adapters, rows=sizes.prefill_tokens)
     stack = _Stack(machine, sizes.shape, weights, "prefill", sizes.prefill_tokens, row)
-    base, added = stack.microseconds(max(sizes.rounds // 2, 1))
+    base, added, in_turn = stack.microseconds(max(sizes.rounds // 2, 1))
     shape, itemsize = stack.shape, stack.arena.element_size()
     moved = sum(site.k + 2 * sum(site.slices) for site in shape.sites) * sizes.prefill_tokens * itemsize
     floor = ceilings.microseconds(moved)
@@ -195,6 +204,7 @@ def _prefill_figure(
     most = sizes.targets.get("prefill lora", 0.0)
     wanted = f"<= {most:g}x" if most else ""
     more = {"floor_us": floor, "base_us": base, "base_of_matmul": flops / base * 1e6 / ceilings.flop_s}
+    more["in_turn_us"] = in_turn
     met = added <= most * floor if most else None
     log.figure(Figure(f"added a layer: {name}", added, "us", f"floor {floor:.0f} us", added / floor, wanted, met, more))
 

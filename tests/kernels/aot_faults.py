@@ -53,5 +53,7 @@ FAULTS = (
 def builds(shape: ModelShape, arch: str) -> Iterator[Build]:
     """Every fault."""
     yield from FAULTS
+    if arch == "sm_90":
+        yield replace(GOOD, op="wait", launch=replace(GOOD.launch, dependent=True))
     rows = 128 if arch.startswith("gfx") else 32  # A warp of AMD has twice the registers.
     yield replace(GOOD, op="spills", constexprs={**GOOD.constexprs, "BM": rows, "BN": 256, "BK": 32}, launch=_ONE_WARP)

@@ -103,8 +103,8 @@ GUARDS = (
     Guard(
         "doras_gain_is_over_the_whole_embedding",
         EMBEDDING,
-        "tables.scale, routing, plan, gains)",
-        "tables.scale, routing, plan)",
+        "lora.scale, routing, plan, gains)",
+        "lora.scale, routing, plan)",
         (ALL_KINDS,),
     ),
 )

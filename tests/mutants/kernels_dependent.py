@@ -12,6 +12,13 @@ GUARDS = (
     Guard("expand_waits_for_the_planes", f"{OPS}/expand.py", "        gdc_wait()\n", "        pass\n", (WAITS,)),
     Guard("shrink_waits_for_its_input", f"{OPS}/shrink.py", "        gdc_wait()\n", "", (WAITS,)),
     Guard(
+        "the_gate_sees_who_does_not_wait",
+        "kernels/lorry_kernels/aot/resources.py",
+        "        if not build.launch.dependent:\n",
+        "        if True:\n",
+        ("tests/kernels/test_aot_gate.py::test_every_fault_is_named_on_nvidia",),
+    ),
+    Guard(
         "older_cards_wait_for_each_kernel",
         f"{OPS}/launch.py",
         "int(number) >= 90",

@@ -54,6 +54,9 @@ def _judge(found: Resources, expect: Expect, arch: str) -> Iterator[Breach]:
     if expect.tensor_cores and not found.tensor_ops:
         remedy = "use tl.dot with both operands 16-bit and every side of the tile at least 16"
         yield Breach("tensor cores", "no instruction", "at least 1", remedy)
+    if found.unwaited:
+        remedy = "begin the kernel with gdc_wait(), or launch it when the one before has ended"
+        yield Breach("wait", f"{found.unwaited} accesses of global memory before it", "none", remedy)
     for name in expect.wide_loads_of:
         yield from _wide(found, name, WIDE_BYTES[arch])
     stray = found.widths.get(UNKNOWN)

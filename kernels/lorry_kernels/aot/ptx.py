@@ -11,6 +11,7 @@ _REGISTER = re.compile(r"%[A-Za-z_]+\d+")
 _PARAMETER = re.compile(r"\w+_param_(\d+)")
 _WIDTH = re.compile(r"(?:\.v(?P<lanes>[248]))?\.(?:[bfsu]|bf)(?P<bits>8|16|32|64|128)$")
 _GUARD = re.compile(r"^@!?%\w+\s+")
+_GLOBAL = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:ld|st|cp|atom|red)\.[\w.:]*global", re.M)
 _WITHOUT_RESULT = ("bra", "ret", "bar", "barrier", "fence", "membar", "red", "call", "trap", "exit", "mbarrier")
 
 
@@ -28,6 +29,11 @@ def accesses(text: str, arguments: Sequence[str], pointers: frozenset[str]) -> t
         elif step := _step(opcode, operands):
             steps.append(step)
     return trace(entry, steps)
+
+
+def unwaited(text: str) -> int:
+    """Accesses of global memory that stand before ``griddepcontrol.wait``; all of them where it is missing."""
+    return len(_GLOBAL.findall(text.partition("griddepcontrol.wait")[0]))
 
 
 def _step(opcode: str, operands: list[str]) -> Step | None:
@@ -89,4 +95,4 @@ def _operands(text: str) -> list[str]:
     return parts
 
 
-__all__ = ["accesses"]
+__all__ = ["accesses", "unwaited"]

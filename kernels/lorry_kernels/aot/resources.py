@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ class Resources:
     shared_bytes: int
     tensor_ops: int
     widths: Mapping[str, Widths]
+    unwaited: int = 0
+    """Accesses of global memory before a kernel that is launched dependent waits for the one before it."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,7 +71,10 @@ def resources(build: Build, compiled: Compiled) -> Resources:
     found = compiled.assemblies
     if "cubin" in found:
         widths = _widths(ptx.accesses(_text(found["ptx"]), arguments, pointers))
-        return _nvidia(_binary(found["cubin"]), compiled.shared_bytes, widths)
+        measured = _nvidia(_binary(found["cubin"]), compiled.shared_bytes, widths)
+        if not build.launch.dependent:
+            return measured
+        return replace(measured, unwaited=ptx.unwaited(_text(found["ptx"])))
     widths = _widths(llir.accesses(_text(found["llir"]), arguments, pointers))
     return _amd(_text(found["amdgcn"]), compiled.shared_bytes, widths)
 

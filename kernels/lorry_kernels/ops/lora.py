@@ -6,7 +6,7 @@ After Punica's SGMV (Chen et al., 2023), over pages as S-LoRA has them (Sheng et
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -56,6 +56,14 @@ class MultiLora:
         first = ShrinkPlan.of(phase, arch, k, len(widths) if a_slices is None else a_slices, blocks, dtype)
         second = ExpandPlan.of(phase, arch, widths, blocks, first.tiles.split, dtype, device, a_slices=first.a_slices)
         return cls(first, second)
+
+    def in_turn(self) -> MultiLora:
+        """The same, each kernel placed when the one before has ended: what dependent launches are measured against."""
+        first, second = (replace(one.tiles.launch, dependent=False) for one in (self.shrink, self.expand))
+        return MultiLora(
+            replace(self.shrink, tiles=replace(self.shrink.tiles, launch=first)),
+            replace(self.expand, tiles=replace(self.expand.tiles, launch=second)),
+        )
 
     def planes(self, tokens: int, device: torch.device) -> Tensor:
         """The workspace between the two launches. Sites and layers may share the largest one's memory."""
