@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from gpu import check_attention, check_fused, check_lora, versions
@@ -43,13 +46,25 @@ def test_every_part_at_toy_size(part: Part) -> None:
 
 
 def at_most(tokens: int, batches: Sequence[LoraBatch]) -> tuple[LoraBatch, ...]:
-    """Of small x: numpy's products, which the interpreter takes, depend on a row's place by their last bits, and those
-    of large terms that cancel out would be seen."""
-    return tuple(replace(batch, tokens=min(batch.tokens, tokens), size=1.0) for batch in batches)
+    return tuple(replace(batch, tokens=min(batch.tokens, tokens)) for batch in batches)
+
+
+@pytest.fixture
+def products_of_any_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last bits of numpy's float32 products, which the interpreter takes, depend on a row's place in them, and a
+    sum of large terms that cancel out shows it. Rounded from float64 they do not."""
+    plain = np.matmul
+
+    def matmul(a: npt.NDArray[Any], b: npt.NDArray[Any], dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = plain(a.astype(np.float64), b.astype(np.float64))
+        return found.astype(dtype or a.dtype)
+
+    monkeypatch.setattr(np, "matmul", matmul)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("products_of_any_place")
 @pytest.mark.parametrize("module", [check_lora, check_attention, check_fused])
 def test_the_full_cases_on_small_sizes(module: ModuleType) -> None:
     """All heads, ranks and edges that a card sees; what the interpreter has no time for is smaller."""
