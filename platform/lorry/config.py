@@ -97,6 +97,19 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def machine_memory() -> int:
+    """Bytes that this process's machine, or its container, may use."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if limit.isdecimal():
+            found = min(found, int(limit))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class WatchdogConfig:
     """When the engine's watchdog speaks up. ``request_s``: a running request that has come no further for so long while
@@ -283,6 +296,7 @@ __all__ = [
     "from_plain",
     "loopback",
     "lorry_home",
+    "machine_memory",
     "registry_url",
     "to_plain",
     "usable_cores",

@@ -1,21 +1,15 @@
-"""Compiles a shrink and an expand for the architectures named, and prints where each waits: for test_dependent.py, in a
+"""Compiles a shrink and an expand for the architectures named, and prints how each waits: for test_dependent.py, in a
 process that does not interpret."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 
 from lorry_kernels.aot.build import SHAPES
 from lorry_kernels.aot.compile import compile_build
+from lorry_kernels.aot.ptx import unwaited
 from lorry_kernels.ops import expand, shrink
-
-_MEMORY = re.compile(r"\b(ld|st|cp|red|atom)\.[\w.:]*global")
-
-
-def _places(text: str, pattern: str | re.Pattern[str]) -> list[int]:
-    return [number for number, line in enumerate(text.splitlines()) if re.search(pattern, line)]
 
 
 def main() -> None:
@@ -26,9 +20,10 @@ def main() -> None:
             text = str(compile_build(build, arch).assemblies["ptx"])
             found[f"{build.op} {arch}"] = {
                 "options": build.launch.options,
-                "waits": _places(text, r"griddepcontrol\.wait"),
-                "lets": _places(text, r"griddepcontrol\.launch_dependents"),
-                "memory": _places(text, _MEMORY),
+                "waits": text.count("griddepcontrol.wait"),
+                "lets": text.count("griddepcontrol.launch_dependents"),
+                "early": "griddepcontrol.launch_dependents" in text.partition("griddepcontrol.wait")[0],
+                "unwaited": unwaited(text),
             }
     print(json.dumps(found))
 

@@ -31,6 +31,13 @@ GUARDS = (
         (ALL_KINDS,),
     ),
     Guard(
+        "the_row_of_another_fill_has_no_lora_on_the_head",
+        RUNNER,
+        "routing=decode.routing if own else None",
+        "routing=self._decoder.head_routing(inputs.slot) if own else None",
+        (f"{FORMS}::test_the_row_of_another_fill_runs_as_the_bases[head]",),
+    ),
+    Guard(
         "an_eager_step_adds_lora_to_the_head",
         RUNNER,
         "if slot is not None and any(isinstance(",

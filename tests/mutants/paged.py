@@ -21,7 +21,7 @@ GUARDS = (
     Guard(
         "embeddings_and_heads_are_pinned_too",
         "platform/lorry/adapters/image/packed.py",
-        "room, begin = mapped(arena_bytes(extras), locks), 0",
+        "room, begin = self._room(arena_bytes(extras)), 0",
         "room, begin = mapped(arena_bytes(extras)), 0",
         ("tests/unit/adapters/test_packed.py::test_all_that_is_copied_to_a_device_is_locked",),
     ),

@@ -24,10 +24,11 @@ from lorry.config import (
     OpsConfig,
     RestartConfig,
     SchedulerConfig,
+    machine_memory,
     usable_cores,
 )
 from lorry.engine.gpu.card import Card, look
-from lorry.engine.gpu.settings import derive_for_card, machine_memory
+from lorry.engine.gpu.settings import derive_for_card
 from lorry.engine.settings import EngineSettings, ModelNumbers, derive
 from lorry.engine.weight_type import type_here
 from lorry.errors import FailedPrecondition
@@ -126,8 +127,9 @@ def settings_of(options: argparse.Namespace, home: Home, base_dir: Path, card: C
         context, cores = _scheduler(options).context_tokens, usable_cores()
         found = derive_for_card(numbers, memory, card, cores, machine_memory(), context, options.dtype, given)
         chosen, start_s, slots = found.engine, found.start_s.value, found.max_slots.value
-        settings = replace(settings, choices=(kind, *found.choices), summary=str(found))
-        settings = replace(settings, host_bytes=found.host_bytes.value)
+        settings = replace(
+            settings, choices=(kind, *found.choices), summary=str(found), host_bytes=found.host_bytes.value
+        )
     return replace(
         settings,
         memory=replace(chosen.memory(memory), max_slots=slots),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lorry.engine.gpu.settings import machine_memory
+from lorry.config import machine_memory
 from lorry.engine.settings import ModelNumbers
 
 AUTO = "auto"
@@ -45,7 +45,7 @@ def choose_type(asked: str, gpu: bool, model: ModelNumbers, machine_bytes: int, 
     if taken > machine_bytes * _MOST_OF_MEMORY:
         said = f"{taken / 1e9:.1f} GB of weights in float32 are over half of the {machine_bytes / 1e9:.1f} GB here"
         return TypeChoice("bfloat16", f"{said}, though this CPU emulates its products")
-    return TypeChoice("float32", "this CPU has no products of bfloat16; emulated, a prompt takes several times as long")
+    return TypeChoice("float32", "this CPU has no products of bfloat16; emulated, steps of many tokens take far longer")
 
 
 def type_here(base_dir: Path, asked: str = AUTO, *, gpu: bool = False) -> TypeChoice:

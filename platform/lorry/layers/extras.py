@@ -27,7 +27,7 @@ class SiteVectors:
     in_gains: tuple[Tensor | None, ...] = ()
 
     def tensors(self) -> Iterator[Tensor]:
-        yield from (part for part in (self.gain, self.addend, *self.in_gains) if part is not None)
+        return _present(self.gain, self.addend, *self.in_gains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,7 @@ class EmbeddingExtras:
     rows: Tensor | None = None
 
     def tensors(self) -> Iterator[Tensor]:
-        for part in (self.weight, self.a, self.b, self.gain, self.row_of, self.rows):
-            if part is not None:
-                yield part
+        return _present(self.weight, self.a, self.b, self.gain, self.row_of, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,7 @@ class ChunkedEmbedding:
     rows: Tensor | None = None
 
     def tensors(self) -> Iterator[Tensor]:
-        for part in (self.weight, self.a, self.b, self.gain, self.row_of, self.rows):
-            if part is not None:
-                yield part
+        return _present(self.weight, self.a, self.b, self.gain, self.row_of, self.rows)
 
     def map(self, of: Callable[[Tensor | None], Tensor | None]) -> ChunkedEmbedding:
         parts = (self.weight, self.a, self.b, self.gain, self.row_of, self.rows)
@@ -90,18 +86,7 @@ class HeadExtras:
     rows: Tensor | None = None
 
     def tensors(self) -> Iterator[Tensor]:
-        for part in (
-            self.weight,
-            self.a,
-            self.b,
-            self.gain,
-            self.addend,
-            self.in_gain,
-            self.token_ids,
-            self.rows,
-        ):
-            if part is not None:
-                yield part
+        return _present(self.weight, self.a, self.b, self.gain, self.addend, self.in_gain, self.token_ids, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +101,7 @@ class ChunkedHead:
     addend: Tensor | None = None
 
     def tensors(self) -> Iterator[Tensor]:
-        for part in (self.a, self.b, self.gain, self.addend):
-            if part is not None:
-                yield part
+        return _present(self.a, self.b, self.gain, self.addend)
 
     def map(self, of: Callable[[Tensor | None], Tensor | None]) -> ChunkedHead:
         return ChunkedHead(*map(of, (self.a, self.b, self.gain, self.addend)))
@@ -175,6 +158,10 @@ class AdapterExtras:
         if head is not None:
             head = head.map(of) if isinstance(head, ChunkedHead) else _mapped(head, of)
         return AdapterExtras(vectors, norms, embedding, head, self.vocabulary)
+
+
+def _present(*parts: Tensor | None) -> Iterator[Tensor]:
+    return (part for part in parts if part is not None)
 
 
 P = TypeVar("P", EmbeddingExtras, HeadExtras)

@@ -13,9 +13,9 @@ from lorry.cli.app import build_parser
 from lorry.cli.homes import Home
 from lorry.cli.platform import Settings
 from lorry.cli.serve import settings_of
-from lorry.config import MemoryConfig, RestartConfig, SchedulerConfig
+from lorry.config import MemoryConfig, RestartConfig, SchedulerConfig, machine_memory
 from lorry.engine.gpu.card import Card, look
-from lorry.engine.gpu.settings import MOST_TOKENS, CardSettings, derive_for_card, machine_memory
+from lorry.engine.gpu.settings import MOST_TOKENS, CardSettings, derive_for_card
 from lorry.engine.settings import ModelNumbers
 from lorry.errors import FailedPrecondition, InvalidRequest
 from tests.support.tracers import write_tracer_base

@@ -125,8 +125,6 @@ def build_packed(
             return _Packing(ImageSource(weights, spec, digest, base), plan, layout).image()
     except HeaderRefused as error:
         raise AdapterLoadFailed(f"adapter {digest}: {error.message}", metadata={"adapter": digest}) from error
-    except OSError as error:
-        raise AdapterLoadFailed(f"adapter {digest}: {error}", metadata={"adapter": digest}) from error
 
 
 @dataclass(slots=True)
@@ -152,7 +150,7 @@ class _Packing:
             places, count = place(sizes, layout.page_bytes)
         except ValueError as error:
             raise self._source.failed(f"{error}; serve with larger KV pages (--page-tokens)") from error
-        pages = mapped(count * layout.page_bytes, layout.locks).view(count, layout.page_bytes)
+        pages = self._room(count * layout.page_bytes).view(count, layout.page_bytes)
         page_of, byte_of = np.full(row.offsets, -1, np.int32), np.zeros(row.offsets, np.int64)
         unit = np.ones(row.offsets, np.int64)
         for piece, at, size in zip(pieces, places, sizes, strict=True):
@@ -168,7 +166,7 @@ class _Packing:
             if extras.embedding is not None:
                 assert isinstance(extras.embedding, EmbeddingExtras)
                 embedding = self._chunked(extras.embedding, extras.vocabulary or self._source.spec.vocabulary)
-            whole = _together(AdapterExtras({}, {}, embedding, self._head(extras), extras.vocabulary), layout.locks)
+            whole = self._together(AdapterExtras({}, {}, embedding, self._head(extras), extras.vocabulary))
         extra_bytes = arena_bytes(whole)
         return PackedImage(
             digest=self._source.digest,
@@ -186,6 +184,24 @@ class _Packing:
             extra_bytes=extra_bytes,
             nbytes=extra_bytes + pages.nbytes,
         )
+
+    def _room(self, size: int) -> Tensor:
+        """uint8 ``[size]``, zeros, that the device copies from."""
+        try:
+            return mapped(size, self._layout.locks)
+        except OSError as error:
+            raise self._source.failed(str(error)) from error
+
+    def _together(self, extras: AdapterExtras) -> AdapterExtras:
+        """In one piece of such memory."""
+        room, begin = self._room(arena_bytes(extras)), 0
+
+        def moved(tensor: Tensor) -> Tensor:
+            nonlocal begin
+            at, begin = begin, begin + -(-tensor.nbytes // ALIGN) * ALIGN
+            return room[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+        return extras.map(moved)
 
     def _chunked(self, own: EmbeddingExtras, ids: int) -> ChunkedEmbedding:
         """A matrix that is in the device's type already stays the one that a head may share."""
@@ -281,18 +297,6 @@ class _Packing:
                     yield _vector(columns.in_gain + index, gain)
         for name, weight in extras.norms.items():
             yield _vector(row.norms[name], weight)
-
-
-def _together(extras: AdapterExtras, locks: PageLocks | None) -> AdapterExtras:
-    """In one piece of memory that the device copies from."""
-    room, begin = mapped(arena_bytes(extras), locks), 0
-
-    def moved(tensor: Tensor) -> Tensor:
-        nonlocal begin
-        at, begin = begin, begin + -(-tensor.nbytes // ALIGN) * ALIGN
-        return room[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-
-    return extras.map(moved)
 
 
 def _chunks(matrix: Tensor) -> Tensor:

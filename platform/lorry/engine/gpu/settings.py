@@ -7,7 +7,6 @@ tokens a step below 70 GiB and 8,192 above, and 256 sequences.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,19 +117,6 @@ def derive_for_card(
     )
 
 
-def machine_memory() -> int:
-    """Bytes that this process's machine, or its container, may use."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limit = Path(path).read_text().strip()
-        except OSError:
-            continue
-        if limit.isdecimal():
-            found = min(found, int(limit))
-    return found
-
-
 def _choose(given: Mapping[str, int], name: str, unit: str, value: int, why: str) -> Choice:
     if name not in given:
         return Choice(name, value, unit, why)
@@ -179,4 +165,4 @@ def _gib(size: int) -> str:
     return f"{size / _GIB:.1f} GiB"
 
 
-__all__ = ["MOST_TOKENS", "CardSettings", "derive_for_card", "machine_memory"]
+__all__ = ["MOST_TOKENS", "CardSettings", "derive_for_card"]

@@ -154,6 +154,25 @@ def test_another_generation_reads_nobodys_gains_embedding_and_head(root: Path, b
         generation[loaded[changed].slot] = held
 
 
+@pytest.mark.parametrize("name", [PLAIN, GAINS, TOKENS, WHOLE, HEAD, BIASED_HEAD])
+def test_the_row_of_another_fill_runs_as_the_bases(root: Path, bench: PagedBench, name: str) -> None:
+    """Nothing that lies in the slot reaches it; its answer is withheld besides."""
+    loaded, runner = bench.load(root / name), runner_of(bench)
+
+    def first(script: Script) -> torch.Tensor:
+        bench.run(script)
+        assert runner._logits is not None
+        return runner._logits[0].clone()
+
+    base = first(Script(None, IDS[:1], (1,), scores=False))
+    own = first(Script(loaded, IDS[:1], (1,), scores=False))
+    assert not torch.equal(own, base), "or there would be nothing to see"
+    runner._device.adapters.tables.generation[loaded.slot] += 1
+    script = Script(loaded, IDS[:1], (1,), scores=False)
+    assert torch.equal(first(script), base)
+    assert script.fault is not None
+
+
 def test_an_own_head_of_another_vocabulary_is_outside_the_graph(root: Path, bench: PagedBench) -> None:
     kind = VOCABULARY_KINDS["larger vocabulary, trained"]
     make(load_base(root / "base"), root / "larger", kind)
