@@ -114,7 +114,7 @@ class Served:
         try:
             await self._child.end()
         finally:
-            self._child.kill()
+            await self._child.kill()
 
     def cpu_seconds(self) -> tuple[float, float]:
         """Of the gateway's process and of the engine's."""

@@ -115,10 +115,15 @@ class Child:
             with suppress(ConnectionError):
                 await given.wait_closed()
 
-    def kill(self) -> None:
-        """Whatever became of it."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+    async def kill(self) -> None:
+        """Whatever became of it: returns when it is gone, since who is not waited for outlives the loop."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.kill()
+            given, said = self._pipes
+            given.close()
+            await said.read()
+            await process.wait()
 
     def cpu_seconds(self) -> float:
         times = self.seen.cpu_times()
@@ -266,6 +271,6 @@ async def world(
             await check_quotas(registry)
         finally:
             for child in (gateway, engine):
-                child.kill()
+                await child.kill()
     finally:
         await registry.close()
