@@ -36,7 +36,7 @@ for _source in (_ROOT, _ROOT / "kernels", _ROOT / "platform", _HERE):
 from gpu.log import Found  # noqa: E402  this tree is importable from here on
 from gpu.parts import PARTS, passed, run_part  # noqa: E402
 from gpu.processes import python_command, run_parts  # noqa: E402
-from gpu.table import table  # noqa: E402
+from gpu.table import summary, table  # noqa: E402
 from gpu.versions import problems  # noqa: E402
 
 _WORKERS = 5
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = _path(options, card)
     if path is not None:
         _write(path, card, options.toy, time.monotonic() - begun, good, found)
-    print(f"\n{card}, {time.monotonic() - begun:.0f} s, {'all holds' if good else 'NOT ALL HOLDS'}\n")
+    print(f"\n{card}, {time.monotonic() - begun:.0f} s: {summary(found, good)}\n")
     print(table(found), flush=True)
     return 0 if good else 1
 

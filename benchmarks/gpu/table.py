@@ -9,6 +9,18 @@ from gpu.log import Figure, Found
 _HEAD = ("part", "what", "found", "times", "of", "wanted")
 
 
+def summary(parts: Sequence[Found], good: bool) -> str:
+    """In one line, so that nobody takes what was missed or not measured for what holds. ``good``: every part passed."""
+    judged = [figure for part in parts for figure in part.figures if figure.wanted]
+    early = [part.part for part in parts if part.state != "done"]
+    words = ["every check holds" if good else "NOT EVERY CHECK HOLDS"]
+    if judged:
+        words.append(f"{sum(bool(figure.met) for figure in judged)} of {len(judged)} targets met")
+    if early:
+        words.append(f"not to its end: {', '.join(early)}")
+    return ", ".join(words)
+
+
 def table(parts: Sequence[Found]) -> str:
     """A line for each part's checks, for each check that fails, and for each figure."""
     rows: list[Sequence[str]] = []
@@ -55,4 +67,4 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
             yield f"{row[0]:{widths[0]}}  {row[1]}"
 
 
-__all__ = ["table"]
+__all__ = ["summary", "table"]

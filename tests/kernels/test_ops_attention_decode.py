@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from lorry_kernels.ops.decode_plan import DecodePlan, split_count
 from lorry_kernels.ops.paged_decode import DecodeWorkspace, paged_decode
 from tests.kernels.paged import CPU, Paged, close, paged, rows
 from tests.kernels.pairwise import pairwise
+from tests.kernels.sparse import far_apart
 
 SPLIT = 64
 
@@ -185,6 +187,15 @@ def test_offsets_beyond_int32_reach_their_page() -> None:
     batch = Paged(k_pages, v_pages, torch.tensor([[2, 1]], dtype=torch.int32), small.lengths)
     q = rows(1, 2, dim, torch.float16)
     check(small, q, decode(batch, q, plan_of(batch)))
+
+
+@pytest.mark.parametrize("last", [15, 3 * SPLIT], ids=["one split", "merged"])
+def test_rows_beyond_int32_are_read_and_written(last: int, tmp_path: Path) -> None:
+    batch = paged([20, 9, last], 1, 64, 16, torch.float16)
+    q = rows(3, 2, 64, torch.float16)
+    out = far_apart(tmp_path / "out", torch.zeros_like(q))
+    decode(batch, far_apart(tmp_path / "q", q), plan_of(batch), out=out)
+    assert torch.equal(out, decode(batch, q, plan_of(batch)))
 
 
 @pytest.mark.soak

@@ -15,6 +15,8 @@ TEST_EXTRAS = "tests/unit/engine/test_arena.py::test_extras_are_read_again_and_t
 PROBED = "tests/unit/adapters/test_probe.py::test_it_passes_for_every_kind_at_once"
 OWN_ROWS = "tests/unit/models/test_own_rows.py"
 FOREIGN_SLOT = "tests/unit/engine/test_foreign_slot.py::test_a_slot_that_is_not_the_planned_fill_runs_nothing"
+SCHEDULER = "platform/lorry/scheduler/scheduler.py"
+ENDINGS = "tests/unit/scheduler/test_endings.py"
 
 GUARDS = (
     # Kind 10: LoRA reads x as it is, whatever the base's linear does to it.
@@ -239,6 +241,20 @@ GUARDS = (
         "        if not all(bool(torch.isfinite(edge)) for edge in torch.aminmax(logits)):\n",
         "        if False:\n",
         ("tests/unit/engine/test_runner_output.py::test_a_row_that_is_not_finite_ends_its_sequence_without_logprobs",),
+    ),
+    Guard(
+        "a_load_that_failed_is_no_damage_of_the_next",
+        SCHEDULER,
+        "for row in rows if not self._never_filled(row, damaged[row.sequence])}",
+        "for row in rows}",
+        (f"{ENDINGS}::test_a_failed_load_says_nothing_of_the_same_adapters_next_fill",),
+    ),
+    Guard(
+        "who_was_preempted_from_a_load_that_failed_goes_on",
+        SCHEDULER,
+        "Place.PARKED and self._never_filled(row, found))",
+        "Place.PARKED and row.slot in {slot for slot, _ in result.failed_loads})",
+        (f"{ENDINGS}::test_who_was_preempted_from_a_load_that_failed_goes_on_though_two_steps_had_its_rows",),
     ),
 )
 

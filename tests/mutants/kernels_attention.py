@@ -134,6 +134,27 @@ GUARDS = (
         "out + ((row * stride_out_row).to(tl.int32) + head",
         (f"{FILLED}::test_rows_beyond_int32_are_reached",),
     ),
+    Guard(
+        "rows_of_decoded_queries_are_int64",
+        DECODE,
+        "q + row * stride_q_row + (head",
+        "q + (row * stride_q_row).to(tl.int32) + (head",
+        (f"{DECODED}::test_rows_beyond_int32_are_read_and_written",),
+    ),
+    Guard(
+        "rows_of_decoded_results_are_int64",
+        DECODE,
+        "out + row * stride_out_row + (head",
+        "out + (row * stride_out_row).to(tl.int32) + (head",
+        (f"{DECODED}::test_rows_beyond_int32_are_read_and_written",),
+    ),
+    Guard(
+        "rows_of_merged_results_are_int64",
+        DECODE,
+        "out + row * stride_out_row + head * stride_out_head",
+        "out + (row * stride_out_row).to(tl.int32) + head * stride_out_head",
+        (f"{DECODED}::test_rows_beyond_int32_are_read_and_written",),
+    ),
     # What no layer looks at again.
     Guard(
         "splits_are_kept_where_the_hints_say",

@@ -224,12 +224,16 @@ class Residency(Generic[R]):
         row = self._slots[slot]
         return tuple(row.pins) if row.generation == generation else ()
 
+    def is_filled(self, slot: SlotId, generation: Generation) -> bool:
+        """Whether that fill of the slot is the one that is there."""
+        row = self._slots[slot]
+        return row.adapter is not None and row.generation == generation
+
     def load_failed(self, slot: SlotId, generation: Generation) -> None:
         """The runner could not fill the slot and nobody is pinned to it any more: empty it. Other holders of
         the version ask the host tier anew. Nothing happens if that fill is gone already."""
-        row = self._slots[slot]
-        if row.adapter is not None and row.generation == generation:
-            self._evict(row, Cause.FAULT)
+        if self.is_filled(slot, generation):
+            self._evict(self._slots[slot], Cause.FAULT)
 
     def lose(self, adapter: AdapterKey, cause: Cause = Cause.FAULT) -> SlotId | None:
         """The device's copy is damaged, or not wanted any more: empty its slot, and say which. None, and nothing

@@ -78,9 +78,9 @@ class SequenceStep(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """Everything the runner needs for one step, in this order: ``finished`` sequences are forgotten, ``unloads`` empty
-    their slots, the memory behind ``idle_pages`` and ``idle_chunks`` (which nothing uses now) goes back to the system,
-    ``loads`` fill slots, the rows run. An id that was given back may be used again in the same plan; its memory then
-    reads as zero."""
+    their slots (one is empty already where its load failed in a step that was under way), the memory behind
+    ``idle_pages`` and ``idle_chunks`` (which nothing uses now) goes back to the system, ``loads`` fill slots, the rows
+    run. An id that was given back may be used again in the same plan; its memory then reads as zero."""
 
     step: int
     finished: tuple[SequenceId, ...]

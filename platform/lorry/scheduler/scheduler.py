@@ -195,7 +195,6 @@ class Scheduler(Generic[R]):
         self._distrust(plan, result)
         distinct = plan.distinct_adapters
         results = {row.sequence: row for row in result.results}
-        failed = {slot for slot, _ in result.failed_loads}
         find = self._batch.finder
         for row in plan.sequences:
             running = find(row.sequence)
@@ -205,7 +204,7 @@ class Scheduler(Generic[R]):
                 update.logprobs = found.logprobs
                 updates.append(update)
                 continue
-            if running is None or (row.slot in failed and running.entry.place is Place.PARKED):
+            if running is None or (running.entry.place is Place.PARKED and self._never_filled(row, found)):
                 continue  # it ended meanwhile; or it was preempted, and its load, which it did not need, failed
             running.note_distinct(distinct)
             news = self._update(running, row, found, now)
@@ -356,14 +355,21 @@ class Scheduler(Generic[R]):
         return SequenceUpdate(running.request_id, tokens, result.adapter, first, ending, None, logprobs, scores)
 
     def _distrust(self, plan: StepPlan, result: StepResult) -> None:
-        """Before anything of this step is published: which adapters' bytes turned out to be others."""
-        damaged = {row.sequence for row in result.results if row.fault == SlotIntegrity.reason}
-        empty = {slot for slot, _ in result.failed_loads}  # there was nothing on these that could change
-        rows = plan.sequences if damaged else ()
-        found = {row.adapter for row in rows if row.sequence in damaged and row.slot not in empty}
+        """Before anything of this step is published, and after its failed loads are: which adapters' bytes turned out
+        to be others."""
+        damaged = {row.sequence: row for row in result.results if row.fault == SlotIntegrity.reason}
+        rows = [row for row in plan.sequences if row.sequence in damaged] if damaged else ()
+        found = {row.adapter for row in rows if not self._never_filled(row, damaged[row.sequence])}
         for adapter in (*result.lost, *found):
             if adapter is not None:
                 self.versions.lost(adapter)
+
+    def _never_filled(self, row: SequenceStep, result: SequenceResult | None) -> bool:
+        """Whether a row without a good result says nothing of its adapter's bytes: its fill is gone already. No step
+        under way can lose its fill but by a load that failed, in this plan or the one before, or by a fault that was
+        seen then; the adapter may be in another slot since."""
+        bad = result is None or result.fault == SlotIntegrity.reason
+        return bad and row.adapter is not None and not self._residency.is_filled(row.slot, row.generation)
 
     def _fail_loads(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
         updates: list[SequenceUpdate] = []

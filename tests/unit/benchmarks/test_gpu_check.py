@@ -26,7 +26,7 @@ from gpu.machine import Interpreter
 from gpu.parts import PARTS, Part, passed, run_part
 from gpu.processes import TOTAL_S, run_parts
 from gpu.sizes import FULL, TOY
-from gpu.table import table
+from gpu.table import summary, table
 
 from lorry.config import MemoryConfig
 
@@ -100,7 +100,7 @@ def test_the_program_ends_with_one_table_and_json(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "fused: ok   rms_norm 48 fp16" in done.stdout, "progress"
     ends = done.stdout.split("interpreter, ")[-1].splitlines()
-    assert "all holds" in ends[0]
+    assert ends[0].endswith("s: every check holds")
     assert ends[2].split() == ["part", "what", "found", "times", "of", "wanted"]
     assert ends[3].split()[:2] == ["fused", "checks"]
     assert len(ends) == 4
@@ -248,6 +248,8 @@ def test_a_part_whose_seconds_are_over_says_so() -> None:
 
     found = log.run(body)
     assert (found.state, found.problem) == ("out of time", "ran out of its 5 s")
+    assert not passed(Part("cost", "", 5), found), "no figure was taken"
+    found.figures.append(Figure("added a layer", 20.0, "us", "floor 5.00 us", 4.0))
     assert passed(Part("cost", "", 5), found)
     assert not passed(Part("proof", "", 5, proves=True), found), "what was not tried is not proven"
     with pytest.raises(OutOfTime):
@@ -294,6 +296,7 @@ def test_parts_behind_the_end_of_the_check_are_not_begun() -> None:
 
     found = run_parts([Part("late", "", 5)], command, workers=1, total_s=50, clock=lambda: next(now))
     assert (found[0].state, found[0].problem) == ("out of time", "the check's 50 s are over: not begun")
+    assert not passed(Part("late", "", 5), found[0])
 
 
 def test_versions_are_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,3 +338,11 @@ def test_the_table_names_what_was_missed() -> None:
     assert lines[3].endswith("floor 5.00 us  <= 12 us MISSED")
     assert "OUT OF TIME" in lines[4]
     assert "ran out of its 5 s" in lines[5]
+
+
+def test_the_summary_counts_targets_and_names_what_did_not_end() -> None:
+    figures = [Figure("a", 1.0, "us", "b", 1.0, "<= 2 us", True), Figure("a", 3.0, "us", "b", 1.0, "<= 2 us", False)]
+    cost = Found("cost", "done", figures=[*figures, Figure("no target", 1.0, "ms", "b", 1.0)])
+    assert summary([Found("proof", "done"), cost], True) == "every check holds, 1 of 2 targets met"
+    late = [Found("proof", "done"), Found("late", "out of time")]
+    assert summary(late, False) == "NOT EVERY CHECK HOLDS, not to its end: late"

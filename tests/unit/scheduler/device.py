@@ -64,6 +64,8 @@ class Device:
     """Ids that were written since their memory was last given back."""
     extras: dict[SlotId, int] = field(default_factory=dict)
     """Bytes beside chunks, of filled slots."""
+    unfilled: set[SlotId] = field(default_factory=set)
+    """Their load failed; a plan that was made before that was known may unload them."""
 
     def run(
         self,
@@ -81,7 +83,10 @@ class Device:
             self.seen.add(new.sequence)
             self.known[new.sequence] = _Known(new, list(new.token_ids))
         for slot in plan.unloads:
-            del self.slots[slot], self.extras[slot]
+            if slot in self.unfilled:
+                self.unfilled.remove(slot)
+            else:
+                del self.slots[slot], self.extras[slot]
         taken = {chunk for _, _, chunks in self.slots.values() for chunk in chunks}
         assert taken.isdisjoint(plan.idle_chunks), "a loaded chunk's memory is given back"
         idle = set(plan.idle_pages)
@@ -120,7 +125,9 @@ class Device:
         assert len(load.chunks) == -(-self.images[load.adapter].rank // 8)
         assert all(0 <= c < self.chunks for c in load.chunks)
         self.chunk_memory.update(load.chunks)
+        self.unfilled.discard(load.slot)
         if load.slot in fail_slots:
+            self.unfilled.add(load.slot)
             return True
         self.slots[load.slot] = (load.generation, load.adapter, load.chunks)
         self.extras[load.slot] = self.images[load.adapter].extra_bytes

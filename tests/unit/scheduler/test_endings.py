@@ -10,6 +10,7 @@ from lorry.errors import (
     ObjectStoreUnavailable,
     QueueTimeout,
     RequestCancelled,
+    SlotIntegrity,
 )
 from lorry.ids import RequestId, SlotId
 from lorry.scheduler.scheduler import FETCH_POLL_S
@@ -194,6 +195,69 @@ def test_a_failed_load_ends_those_that_joined_the_slot_meanwhile() -> None:
     rig.updates += rig.scheduler.complete(second, rig.device.run(second))
     assert isinstance(rig.error("one"), AdapterLoadFailed)
     assert isinstance(rig.error("two"), AdapterLoadFailed)
+    rig.run_out()
+    assert rig.error("base") is None
+    assert rig.all_free()
+
+
+def test_a_failed_load_says_nothing_of_the_same_adapters_next_fill() -> None:
+    """A step that was under way has rows of the fill that failed; the adapter is loaded again before it is complete."""
+    rig = Rig()
+    rig.add("one", A, out=5)
+    first = rig.scheduler.plan()
+    second = rig.scheduler.plan()
+    assert first is not None
+    assert second is not None
+    rig.updates += rig.scheduler.complete(first, rig.device.run(first, fail_slots=frozenset({SlotId(0)})))
+    rig.add("next", A, out=5)
+    third = rig.scheduler.plan()
+    assert third is not None
+    assert [load.adapter for load in third.loads] == [A.key]
+    rig.updates += rig.scheduler.complete(second, rig.device.run(second))
+    rig.updates += rig.scheduler.complete(third, rig.device.run(third))
+    rig.run_out()
+    assert isinstance(rig.error("one"), AdapterLoadFailed)
+    assert rig.error("next") is None
+    assert sum(len(update.tokens) for update in rig.of("next")) == 5
+    assert rig.device.loads == 1, "what was loaded then was kept"
+    assert rig.all_free()
+
+
+def test_who_was_preempted_from_a_load_that_failed_goes_on_though_two_steps_had_its_rows() -> None:
+    rig = Rig(overcommit=True, chunk_tokens=4)
+    rig.add("r", A, prompt=12, out=5)
+    first = rig.scheduler.plan()
+    second = rig.scheduler.plan()
+    assert first is not None
+    assert second is not None
+    assert rig.scheduler.preempt(RequestId("r"))
+    rig.updates += rig.scheduler.complete(first, rig.device.run(first, fail_slots=frozenset({SlotId(0)})))
+    rig.updates += rig.scheduler.complete(second, rig.device.run(second))
+    rig.run_out()
+    assert rig.error("r") is None
+    assert sum(len(update.tokens) for update in rig.of("r")) == 5
+    assert rig.all_free()
+
+
+def test_a_slot_whose_load_failed_may_be_unloaded_by_a_plan_of_before() -> None:
+    """The old fill turns out to be damaged while the adapter is loaded anew: whoever has it ends, and its slot is
+    emptied, before it is known that the load failed."""
+    rig = Rig(slots=1)
+    rig.add("one", A, out=5)
+    first = rig.scheduler.plan()
+    assert first is not None
+    rig.add("base", out=9)
+    second = rig.scheduler.plan()
+    assert second is not None
+    rig.scheduler.slot_lost(A.key)
+    third = rig.scheduler.plan()
+    assert third is not None
+    assert third.unloads == (SlotId(0),)
+    rig.updates += rig.scheduler.complete(first, rig.device.run(first, fail_slots=frozenset({SlotId(0)})))
+    for plan in (second, third):
+        rig.updates += rig.scheduler.complete(plan, rig.device.run(plan))
+    rig.events += rig.scheduler.drain_events()
+    assert isinstance(rig.error("one"), SlotIntegrity)
     rig.run_out()
     assert rig.error("base") is None
     assert rig.all_free()
