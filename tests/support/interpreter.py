@@ -1,4 +1,4 @@
-"""Triton's interpreter: without what it computes for nobody, a third of a test's time; with dots as a GPU has them."""
+"""Triton's interpreter: without what it computes for nobody, half of a test's time; with dots as a GPU has them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import numpy as np
 def hasten() -> None:
     """Once for the process; does nothing with a Triton whose interpreter looks otherwise.
 
-    Whether an int32 overflows is asserted in debug mode alone and computed always. And each launch and each call of a
+    Whether an int32 overflows is asserted in debug mode alone and computed always. Each launch and each call of a
     device function searches the language for what it puts the interpreter's own in the place of: the same every time.
+    And every value has its type, shape and NumPy type made anew, of which there are a few hundred.
     """
     from triton.language import core
     from triton.runtime import interpreter
@@ -43,6 +44,49 @@ def hasten() -> None:
                 interpreter._patch_attr(pkg, name, member, builder, scope)
 
     interpreter._patch_builtin = remembered
+    if _says(core.block_type, "element_ty", "shape") and _says(core.tensor, "handle", "type"):
+        _keep_types(interpreter, core)
+
+
+def _says(kind: Any, *arguments: str) -> bool:
+    return list(inspect.signature(kind.__init__).parameters) == ["self", *arguments]
+
+
+def _keep_types(interpreter: Any, core: Any) -> None:
+    """What a type and a value take from their shapes is made once for each shape. Nobody changes a shape in place."""
+    of_numpy, new_type, new_value = interpreter._get_np_dtype, core.block_type.__init__, core.tensor.__init__
+    numpy_types: dict[str, Any] = {}
+    types: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    shapes: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    constexpr = core.constexpr
+
+    def numpy_type(kind: Any) -> Any:
+        found = numpy_types.get(kind.name)
+        if found is None:
+            found = numpy_types[kind.name] = of_numpy(kind)
+        return found
+
+    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (element_ty.name, *(size.value if type(size) is constexpr else size for size in shape))
+        if key in types:
+            self.element_ty = element_ty
+            self.shape, self.numel, self.name = types[key]
+        else:
+            new_type(self, element_ty, shape)
+            types[key] = self.shape, self.numel, self.name
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        key = tuple(type.shape) if type.is_block() else ()
+        if key in shapes:
+            self.handle, self.type, self.dtype = handle, type, type.scalar
+            self.shape, self.numel = shapes[key]
+        else:
+            new_value(self, handle, type)
+            shapes[key] = self.shape, self.numel
+
+    interpreter._get_np_dtype = numpy_type
+    core.block_type.__init__ = block_type
+    core.tensor.__init__ = tensor
 
 
 @contextmanager
