@@ -13,7 +13,16 @@ from functools import cache
 from typing import Any
 from zlib import crc32
 
-from lorry.errors import AlreadyExists, LorryError, ObjectStoreUnavailable, Overloaded
+from lorry.errors import (
+    AdapterLoadFailed,
+    AlreadyExists,
+    InternalError,
+    LorryError,
+    NonFiniteLogits,
+    ObjectStoreUnavailable,
+    Overloaded,
+    SlotIntegrity,
+)
 from lorry.ids import AdapterKey, RequestId, SequenceId, SlotId
 from lorry.request import OutputParams, SamplingParams, StoppingParams
 from lorry.scheduler import AgeingBound, NewSequence, SequenceUpdate, StepPlan
@@ -104,6 +113,7 @@ class Chaos:
             **self._shape,
         )
         self.flying: deque[StepPlan] = deque()
+        self._blamed: dict[type[LorryError], set[AdapterKey | None]] = {}
         self.seen: dict[tuple[object, ...], dict[tuple[int, ...], set[RequestId]]] = {}
         self._preemptions_before = 0
         self.ended |= self.asked.keys()
@@ -207,9 +217,12 @@ class Chaos:
         return plan
 
     def complete(self, fail: frozenset[SlotId] = frozenset(), faults: dict[SequenceId, str] | None = None) -> None:
-        plan = self.flying.popleft()
-        result = self.rig.device.run(plan, fail_slots=fail, faults=faults or {})
+        plan, faults = self.flying.popleft(), faults or {}
+        result = self.rig.device.run(plan, fail_slots=fail, faults=faults)
         self.steps += 1
+        self._blamed = {AdapterLoadFailed: {load.adapter for load in plan.loads if load.slot in fail}}
+        for kind in (SlotIntegrity, NonFiniteLogits):
+            self._blamed[kind] = {row.adapter for row in plan.sequences if faults.get(row.sequence) == kind.reason}
         before = self.rig.scheduler.state()["preemptions"]
         for update in self.rig.scheduler.complete(plan, result):
             self._take(update)
@@ -217,6 +230,7 @@ class Chaos:
         self._preemptions_before = before
         self.rig.now += 0.01
         self.check()
+        self._blamed = {}
 
     def land_all(self) -> None:
         for key in list(self.rig.host.fetching):
@@ -228,7 +242,7 @@ class Chaos:
         scheduler = self.rig.scheduler
         scheduler.check_integrity()
         for request, error in scheduler.drain_events():
-            assert isinstance(error, LorryError)
+            self._check_blame(request, error)
             self._end(request)
         assert self.asked.keys() == {entry.request.request_id for entry in scheduler._live}
         state = scheduler.state()
@@ -286,8 +300,16 @@ class Chaos:
             assert asked.tokens == asked.expected()
             assert (update.finish.matched_stop_id is None) == (update.finish.reason == "length")
             self._check_cached(update.request_id, asked, update.finish.cached_prompt_tokens)
+        if update.error is not None:
+            self._check_blame(update.request_id, update.error)
         if update.finish is not None or update.error is not None:
             self._end(update.request_id)
+
+    def _check_blame(self, request: RequestId, error: LorryError) -> None:
+        """Who ends by what the device did ends with the step in which it did that to its own adapter."""
+        kind = type(error)
+        if isinstance(error, InternalError) or kind in (AdapterLoadFailed, NonFiniteLogits):
+            assert self.asked[request].adapter in self._blamed.get(kind, ()), f"{request} ended by {kind}: {error}"
 
     def _check_cached(self, request: RequestId, asked: Asked, cached: int) -> None:
         """What was found was computed by another request of the same adapter, tenant and scope."""
