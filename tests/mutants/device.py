@@ -17,6 +17,7 @@ OWN_ROWS = "tests/unit/models/test_own_rows.py"
 FOREIGN_SLOT = "tests/unit/engine/test_foreign_slot.py::test_a_slot_that_is_not_the_planned_fill_runs_nothing"
 SCHEDULER = "platform/lorry/scheduler/scheduler.py"
 ENDINGS = "tests/unit/scheduler/test_endings.py"
+OVERLAP = "tests/unit/engine/test_overlap.py"
 
 GUARDS = (
     # Kind 10: LoRA reads x as it is, whatever the base's linear does to it.
@@ -255,6 +256,28 @@ GUARDS = (
         "Place.PARKED and self._never_filled(row, found))",
         "Place.PARKED and row.slot in {slot for slot, _ in result.failed_loads})",
         (f"{ENDINGS}::test_who_was_preempted_from_a_load_that_failed_goes_on_though_two_steps_had_its_rows",),
+    ),
+    # Steps that overlap with the host's work.
+    Guard(
+        "what_begins_or_ends_an_answer_waits_for_no_step",
+        "platform/lorry/scheduler/requests.py",
+        "return self.first is None and self.finish is None and self.error is None",
+        "return self.error is None",
+        (f"{OVERLAP}::test_tokens_amid_an_answer_are_made_between_submit_and_collect_and_others_at_once",),
+    ),
+    Guard(
+        "tokens_are_told_before_the_step_is_waited_for",
+        "platform/lorry/engine/core.py",
+        "                self._post_process(later)\n                self._tell_readers()\n",
+        "                self._post_process(later)\n",
+        (f"{OVERLAP}::test_tokens_amid_an_answer_are_made_between_submit_and_collect_and_others_at_once",),
+    ),
+    Guard(
+        "tokens_amid_an_answer_are_made",
+        "platform/lorry/engine/core.py",
+        "                self._later = [one for one in updates if one[0].is_amid]\n",
+        "",
+        (f"{OVERLAP}::test_every_answer_is_the_same",),
     ),
 )
 

@@ -35,7 +35,7 @@ from lorry.engine.texts import LoadedTexts
 from lorry.errors import EngineUnavailable, InternalError, InvalidRequest, LorryError
 from lorry.ids import BaseDigest, RequestId
 from lorry.request import check_params
-from lorry.scheduler import Scheduler
+from lorry.scheduler import Scheduler, SequenceUpdate
 from lorry.scheduler.census import Standing
 from lorry.scheduler.plan import StepPlan, StepResult
 from lorry.text import Tokenizer
@@ -96,6 +96,7 @@ class EngineCore:
         self._calls = Calls(scheduler, tokenizer, runner.verify, provenance, self._emit, clock, self._texts)
         self._inbox: deque[_Message] = deque()
         self._untold: list[Outcome] = []
+        self._later: list[tuple[SequenceUpdate, int]] = []
         self._condition = threading.Condition()
         self._woken = False
         self._stopping = False
@@ -186,27 +187,48 @@ class EngineCore:
             self._condition.notify()
 
     def step(self) -> bool:
-        """One turn: take in, schedule, run, post-process. False if there was nothing to run."""
-        outcomes = self._untold
-        self._take_inbox(outcomes)
+        """One turn: take in, schedule, run, post-process. False if there was nothing to do.
+
+        Where the device works on after ``submit``, tokens that neither begin nor end an answer are post-processed while
+        the next step runs. A stop string that shows then ends a request that is in that step, as an abort would; what
+        the step draws for it goes to nobody.
+        """
+        self._take_inbox(self._untold)
         plan = self._scheduler.plan()
-        if plan is not None:
+        later, self._later = self._later, []
+        if plan is None:
+            self._post_process(later)
+        else:
             self.heartbeat.plan = plan
-            result = self._runner.collect(self._runner.submit(plan))
+            handle = self._runner.submit(plan)
+            if later:
+                self._post_process(later)
+                self._tell_readers()
+            result = self._runner.collect(handle)
             self.heartbeat.plan = None
             self._audit.note_step(self._clock())
             self._texts.note(plan, result)
             self.meter.note(plan, result)
-            updates = self._scheduler.complete(plan, result)
+            updates = [(update, plan.step) for update in self._scheduler.complete(plan, result)]
             self._note_step(plan, result)
-            for update in updates:
-                outcomes.extend(self._calls.update(update, plan.step))
+            if self._runner.overlaps:
+                self._later = [one for one in updates if one[0].is_amid]
+                updates = [one for one in updates if not one[0].is_amid]
+            self._post_process(updates)
         for request_id, error in self._scheduler.drain_events():
-            outcomes.extend(self._calls.fail(request_id, error))
-        if outcomes:
-            self._untold = []
+            self._untold.extend(self._calls.fail(request_id, error))
+        self._tell_readers()
+        return plan is not None or bool(later)
+
+    def _post_process(self, updates: Sequence[tuple[SequenceUpdate, int]]) -> None:
+        """Each with the step that it is of."""
+        for update, step in updates:
+            self._untold.extend(self._calls.update(update, step))
+
+    def _tell_readers(self) -> None:
+        if self._untold:
+            outcomes, self._untold = self._untold, []
             self._sink(outcomes)
-        return plan is not None
 
     def _take_inbox(self, outcomes: list[Outcome]) -> None:
         while self._inbox:

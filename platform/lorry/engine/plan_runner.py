@@ -86,6 +86,8 @@ class PlanRunner(ABC, Generic[E]):
         self.load_seconds = Histogram(LOAD_S)
         """Of loads from host memory into a slot that went well."""
 
+    overlaps = False
+    """Whether the device works on after ``submit``, so that the host has time until ``collect``."""
     rank_granule = 1
     """Rank rows on the device come in so many."""
 

@@ -83,6 +83,7 @@ class PagedRunner(PlanRunner[DeviceSlot]):
     ) -> None:
         super().__init__(device.adapters, device.decoder.spec.vocabulary, image, discard, clock)
         self.rank_granule = CHUNK_RANK
+        self.overlaps = device.shape.device.type == "cuda"
         self._device = device
         self._decoder = device.decoder
         self._graphs = graphs
