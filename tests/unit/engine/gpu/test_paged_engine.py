@@ -55,7 +55,9 @@ def paged(config: EngineConfig) -> tuple[PagedEngineParts, FolderHost[Any]]:
     layout = page_layout(spec, config.memory, torch.float32, CPU)
     build = packed_builder(spec, layout, BaseTensors(config.base_dir, spec, torch.float32))
     host = FolderHost(spec, config.base_dir, build)
-    return build_paged_parts(config, host, CPU), host
+    parts = build_paged_parts(config, host, CPU)
+    parts.paged.runner.overlaps = True  # as on a card
+    return parts, host
 
 
 async def answers(engine: EngineClient, host: FolderHost[Any], folder: Path) -> list[Answer]:

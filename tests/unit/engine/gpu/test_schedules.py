@@ -78,7 +78,9 @@ def paged(config: EngineConfig) -> tuple[PagedEngineParts, FolderHost[Any]]:
     host = FolderHost(
         spec, config.base_dir, packed_builder(spec, layout, BaseTensors(config.base_dir, spec, torch.float32))
     )
-    return build_paged_parts(config, host, CPU), host
+    parts = build_paged_parts(config, host, CPU)
+    parts.paged.runner.overlaps = True  # as on a card
+    return parts, host
 
 
 async def answers(engine: EngineClient, host: FolderHost[Any], folder: Path) -> list[Answer]:
