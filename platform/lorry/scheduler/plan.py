@@ -102,10 +102,10 @@ class StepPlan:
 
 
 class SequenceResult(NamedTuple):
-    """``tokens`` has one id per logit row. ``adapter`` is read from the device's slot table, not from
-    the plan. ``fault`` is a reason of lorry.errors (`NON_FINITE_LOGITS`, `SLOT_INTEGRITY`): that
-    sequence ends, no other does. ``logprobs``: one for each of ``tokens`` where the sequence's OutputParams ask for
-    them. ``prompt_logprobs``: one for each score row."""
+    """``tokens`` has one id per logit row. ``adapter`` is read from the device's slot table, not from the plan.
+    ``fault`` is a reason of lorry.errors (`NON_FINITE_LOGITS`, `SLOT_INTEGRITY`): that sequence ends, no other does,
+    and what the next plan has of it, where that was made already, has the same fault. ``logprobs``: one for each of
+    ``tokens`` where the sequence's OutputParams ask for them. ``prompt_logprobs``: one for each score row."""
 
     sequence: SequenceId
     tokens: tuple[int, ...]

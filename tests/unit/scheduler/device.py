@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lorry.errors import SlotIntegrity
 from lorry.ids import BASE_SLOT, AdapterKey, ChunkId, Generation, PageId, SequenceId, SlotId
 from lorry.memory import MemorySplit
 from lorry.request import TokenLogprobs
@@ -52,8 +53,8 @@ class Device:
     known: dict[SequenceId, _Known] = field(default_factory=dict)
     seen: set[SequenceId] = field(default_factory=set)
     kv: dict[tuple[PageId, int], int] = field(default_factory=dict)
-    dead: set[SequenceId] = field(default_factory=set)
-    """Their step failed; a plan that was made before that was known may still have rows of them."""
+    dead: dict[SequenceId, str] = field(default_factory=dict)
+    """Their step failed, by this fault; a plan that was made before that was known may still have rows of them."""
     generations: dict[SlotId, Generation] = field(default_factory=dict)
     steps: int = 0
     loads: int = 0
@@ -99,12 +100,12 @@ class Device:
         rows = []
         for row in plan.sequences:
             if row.slot in {slot for slot, _ in failed}:
-                self.dead.add(row.sequence)
+                self.dead[row.sequence] = SlotIntegrity.reason
                 continue
             result = self._row(row, faults or {})
             rows.append(result)
             if result.fault is not None:
-                self.dead.add(row.sequence)
+                self.dead[row.sequence] = result.fault
         self._check_memory()
         return StepResult(plan.step, tuple(rows), 0.01, tuple(failed))
 
@@ -137,7 +138,7 @@ class Device:
     def _row(self, row: SequenceStep, faults: dict[SequenceId, str]) -> SequenceResult:
         known = self.known[row.sequence]
         if row.sequence in self.dead:
-            return SequenceResult(row.sequence, (), None, "SLOT_INTEGRITY")
+            return SequenceResult(row.sequence, (), None, self.dead[row.sequence])
         adapter: AdapterKey | None = None
         if row.slot == BASE_SLOT:
             assert row.adapter is None
