@@ -275,9 +275,16 @@ GUARDS = (
     Guard(
         "tokens_amid_an_answer_are_made",
         "platform/lorry/engine/core.py",
-        "                self._later = [one for one in updates if one[0].is_amid]\n",
+        "                self._later = [one for one in updates if self._calls.can_wait(one[0])]\n",
         "",
         (f"{OVERLAP}::test_every_answer_is_the_same",),
+    ),
+    Guard(
+        "what_a_stop_string_may_end_is_not_put_off",
+        "platform/lorry/engine/choices.py",
+        "choice is not None and not choice.call.request.stopping.stop",
+        "choice is not None",
+        (f"{OVERLAP}::test_a_stop_string_ends_an_answer_whose_slot_goes_with_the_next_plan",),
     ),
 )
 

@@ -1,6 +1,6 @@
 """The step loop, on a thread of its own: schedule, run, post-process.
 
-Readers are told through one sink call a step. Everything that scheduler, runner and output streams hold
+Readers are told through one sink call a step, or two. Everything that scheduler, runner and output streams hold
 belongs to this thread; the outside reaches it through an inbox.
 """
 
@@ -189,9 +189,8 @@ class EngineCore:
     def step(self) -> bool:
         """One turn: take in, schedule, run, post-process. False if there was nothing to do.
 
-        Where the device works on after ``submit``, tokens that neither begin nor end an answer are post-processed while
-        the next step runs. A stop string that shows then ends a request that is in that step, as an abort would; what
-        the step draws for it goes to nobody.
+        Where the device works on after ``submit``, news that can neither begin nor end an answer are post-processed
+        while the next step runs. All others are at once: what ends an answer is proven while its slot cannot have gone.
         """
         self._take_inbox(self._untold)
         plan = self._scheduler.plan()
@@ -212,8 +211,8 @@ class EngineCore:
             updates = [(update, plan.step) for update in self._scheduler.complete(plan, result)]
             self._note_step(plan, result)
             if self._runner.overlaps:
-                self._later = [one for one in updates if one[0].is_amid]
-                updates = [one for one in updates if not one[0].is_amid]
+                self._later = [one for one in updates if self._calls.can_wait(one[0])]
+                updates = [one for one in updates if not self._calls.can_wait(one[0])]
             self._post_process(updates)
         for request_id, error in self._scheduler.drain_events():
             self._untold.extend(self._calls.fail(request_id, error))

@@ -71,7 +71,7 @@ class AdapterLoaded:
 
 @dataclass(frozen=True, slots=True)
 class StepRan:
-    """``seconds`` of the device's work; tokens by kind; distinct adapters among the rows, the base as one."""
+    """``seconds`` until its results were there; tokens by kind; distinct adapters among the rows, the base as one."""
 
     step: int
     seconds: float

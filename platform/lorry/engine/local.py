@@ -150,7 +150,7 @@ class LocalEngine(EngineClient):
             raise Draining("the engine is going down; send the request again", retry_after_s=1.0)
 
     def _sink(self, outcomes: Sequence[Outcome]) -> None:
-        """Called on the core's thread, once a step."""
+        """Called on the core's thread, once or twice a step."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, outcomes)
         except RuntimeError:

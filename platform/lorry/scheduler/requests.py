@@ -102,7 +102,7 @@ class SequenceUpdate:
 
     @property
     def is_amid(self) -> bool:
-        """It neither begins an answer nor ends one."""
+        """It neither begins an answer nor ends one; its text still may, by a stop string."""
         return self.first is None and self.finish is None and self.error is None
 
 

@@ -365,9 +365,9 @@ class Scheduler(Generic[R]):
                 self.versions.lost(adapter)
 
     def _never_filled(self, row: SequenceStep, result: SequenceResult | None) -> bool:
-        """Whether a row without a good result says nothing of its adapter's bytes: its fill is gone already. No step
-        under way can lose its fill but by a load that failed, in this plan or the one before, or by a fault that was
-        seen then; the adapter may be in another slot since."""
+        """Whether a row without a good result says nothing of its adapter's bytes: its fill is gone already. A step
+        under way can lose its fill by a load that failed, in this plan or the one before, or by damage that was found
+        then, and ``Versions.evict`` is asked when none is; the adapter may be in another slot since."""
         bad = result is None or result.fault == SlotIntegrity.reason
         return bad and row.adapter is not None and not self._residency.is_filled(row.slot, row.generation)
 
