@@ -260,9 +260,9 @@ GUARDS = (
     # Steps that overlap with the host's work.
     Guard(
         "what_begins_or_ends_an_answer_waits_for_no_step",
-        "platform/lorry/scheduler/requests.py",
-        "return self.first is None and self.finish is None and self.error is None",
-        "return self.error is None",
+        "platform/lorry/engine/choices.py",
+        "if update.first is not None or update.finish is not None or update.error is not None:",
+        "if update.error is not None:",
         (f"{OVERLAP}::test_tokens_amid_an_answer_are_made_between_submit_and_collect_and_others_at_once",),
     ),
     Guard(
@@ -275,8 +275,8 @@ GUARDS = (
     Guard(
         "tokens_amid_an_answer_are_made",
         "platform/lorry/engine/core.py",
-        "                self._later = [one for one in updates if self._calls.can_wait(one[0])]\n",
-        "",
+        "(self._later if waits else at_once).append((update, plan.step))",
+        "([] if waits else at_once).append((update, plan.step))",
         (f"{OVERLAP}::test_every_answer_is_the_same",),
     ),
     Guard(
@@ -285,6 +285,13 @@ GUARDS = (
         "choice is not None and not choice.call.request.stopping.stop",
         "choice is not None",
         (f"{OVERLAP}::test_a_stop_string_ends_an_answer_whose_slot_goes_with_the_next_plan",),
+    ),
+    Guard(
+        "a_card_works_by_itself",
+        "platform/lorry/engine/gpu/runner.py",
+        'self.overlaps = device.shape.device.type == "cuda"',
+        "self.overlaps = False",
+        (f"{OVERLAP}::test_a_card_works_by_itself[cuda-True]",),
     ),
 )
 

@@ -135,9 +135,11 @@ class Calls:
         return [] if choice is None else self._fail(choice.call, error)
 
     def can_wait(self, update: SequenceUpdate) -> bool:
-        """It is of the middle of an answer that no text of its own can end."""
+        """It neither begins an answer nor ends one, and no text of its own can."""
+        if update.first is not None or update.finish is not None or update.error is not None:
+            return False
         choice = self._choices.get(update.request_id)
-        return update.is_amid and choice is not None and not choice.call.request.stopping.stop
+        return choice is not None and not choice.call.request.stopping.stop
 
     def update(self, update: SequenceUpdate, step: int) -> list[Outcome]:
         """What readers are told of one sequence's news from ``step``."""

@@ -208,12 +208,13 @@ class EngineCore:
             self._audit.note_step(self._clock())
             self._texts.note(plan, result)
             self.meter.note(plan, result)
-            updates = [(update, plan.step) for update in self._scheduler.complete(plan, result)]
+            updates = self._scheduler.complete(plan, result)
             self._note_step(plan, result)
-            if self._runner.overlaps:
-                self._later = [one for one in updates if self._calls.can_wait(one[0])]
-                updates = [one for one in updates if not self._calls.can_wait(one[0])]
-            self._post_process(updates)
+            at_once: list[tuple[SequenceUpdate, int]] = []
+            for update in updates:
+                waits = self._runner.overlaps and self._calls.can_wait(update)
+                (self._later if waits else at_once).append((update, plan.step))
+            self._post_process(at_once)
         for request_id, error in self._scheduler.drain_events():
             self._untold.extend(self._calls.fail(request_id, error))
         self._tell_readers()

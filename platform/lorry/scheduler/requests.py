@@ -100,10 +100,5 @@ class SequenceUpdate:
     logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
     prompt_logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
-    @property
-    def is_amid(self) -> bool:
-        """It neither begins an answer nor ends one; its text still may, by a stop string."""
-        return self.first is None and self.finish is None and self.error is None
-
 
 __all__ = ["Ending", "FirstStep", "ScheduledRequest", "SequenceUpdate"]

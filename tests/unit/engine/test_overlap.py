@@ -10,11 +10,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from lorry.engine.contract import EngineRequest, Tokens
+from lorry.engine.gpu import runner
+from lorry.ids import RequestId
 from lorry.request import OutputParams, SamplingParams, StoppingParams
 from lorry.scheduler import SequenceUpdate
 from lorry.scheduler.plan import StepPlan
@@ -48,8 +52,8 @@ async def test_tokens_amid_an_answer_are_made_between_submit_and_collect_and_oth
 ) -> None:
     async with opened(folder) as r:
         happened: list[str] = []
-        runner, calls = r.parts.runner, r.parts.core._calls
-        submit, collect, update, sink = runner.submit, runner.collect, calls.update, r.parts.core._sink
+        of_parts, calls = r.parts.runner, r.parts.core._calls
+        submit, collect, update, sink = of_parts.submit, of_parts.collect, calls.update, r.parts.core._sink
 
         def submitted(plan: StepPlan) -> Any:
             happened.append("submit")
@@ -67,8 +71,8 @@ async def test_tokens_amid_an_answer_are_made_between_submit_and_collect_and_oth
             happened.append("told")
             sink(outcomes)
 
-        monkeypatch.setattr(runner, "submit", submitted)
-        monkeypatch.setattr(runner, "collect", collected)
+        monkeypatch.setattr(of_parts, "submit", submitted)
+        monkeypatch.setattr(of_parts, "collect", collected)
         monkeypatch.setattr(calls, "update", updated)
         monkeypatch.setattr(r.parts.core, "_sink", told)
         heard = await hear(r.engine, [1, 2, 3], 4)
@@ -76,6 +80,19 @@ async def test_tokens_amid_an_answer_are_made_between_submit_and_collect_and_oth
         begins = ["submit", "collect", "first", "told"]
         amid = ["submit", "collect", "submit", "amid", "told", "collect"]
         assert happened == [*begins, *amid, "submit", "amid", "told", "collect", "last", "told"]
+
+
+@pytest.mark.parametrize(("kind", "overlaps"), [("cuda", True), ("cpu", False)])
+def test_a_card_works_by_itself(kind: str, overlaps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "decode_workspace", lambda shape, rows: None)
+    spec = SimpleNamespace(vocabulary=8, layers=1)
+    device: Any = SimpleNamespace(
+        shape=SimpleNamespace(device=torch.device(kind)),
+        decoder=SimpleNamespace(spec=spec, workspaces=lambda rows, most: {}),
+        tables=SimpleNamespace(nobody=1),
+        adapters=None,
+    )
+    assert runner.PagedRunner(device, lambda adapter: None).overlaps is overlaps
 
 
 async def whole(r: Running, folder: Path) -> list[Heard]:
@@ -119,8 +136,23 @@ async def test_every_answer_is_the_same(folder: Path) -> None:
     assert state["scheduler"]["running"] == 0
 
 
-async def test_one_that_leaves_is_told_no_more_and_everything_is_free(folder: Path) -> None:
+async def test_one_that_leaves_is_told_no_more_and_everything_is_free(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(folder) as r:
+        happened: list[str] = []
+        abort, sink = r.parts.core._calls.abort, r.parts.core._sink
+
+        def aborted(request_id: RequestId) -> None:
+            happened.append(f"{request_id} left")
+            abort(request_id)
+
+        def told(outcomes: Any) -> None:
+            happened.extend(request_id for request_id, _ in outcomes)
+            sink(outcomes)
+
+        monkeypatch.setattr(r.parts.core._calls, "abort", aborted)
+        monkeypatch.setattr(r.parts.core, "_sink", told)
         wanted: EngineRequest = await request(r.engine, [1, 2, 3], 200)
         async for event in r.engine.generate(wanted):
             if isinstance(event, Tokens):
@@ -130,6 +162,10 @@ async def test_one_that_leaves_is_told_no_more_and_everything_is_free(folder: Pa
         async with asyncio.timeout(10):
             while (await r.engine.state())["live"]:
                 await asyncio.sleep(0.01)
+        (left,) = (at for at, one in enumerate(happened) if one.endswith(" left"))
+        name = happened[left].removesuffix(" left")
+        assert name in happened[:left]
+        assert name not in happened[left:]
 
 
 async def test_a_stop_string_ends_an_answer_whose_slot_goes_with_the_next_plan(

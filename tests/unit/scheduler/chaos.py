@@ -308,7 +308,7 @@ class Chaos:
     def _check_blame(self, request: RequestId, error: LorryError) -> None:
         """Who ends by what the device did ends with the step in which it did that to its own adapter."""
         kind = type(error)
-        if isinstance(error, InternalError) or kind in (AdapterLoadFailed, NonFiniteLogits):
+        if isinstance(error, (InternalError, AdapterLoadFailed)):
             assert self.asked[request].adapter in self._blamed.get(kind, ()), f"{request} ended by {kind}: {error}"
 
     def _check_cached(self, request: RequestId, asked: Asked, cached: int) -> None:
